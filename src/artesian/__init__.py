@@ -1,0 +1,58 @@
+"""Federated learning on tap: upload when you want to, draw back one model fitted to your data."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from artesian.algorithms import CDFL as CDFL
+    from artesian.algorithms import FedAsync as FedAsync
+    from artesian.algorithms import FedAvg as FedAvg
+    from artesian.algorithms import FedBuff as FedBuff
+    from artesian.algorithms import FedProx as FedProx
+    from artesian.algorithms import Local as Local
+    from artesian.core import Plan as Plan
+    from artesian.engine import Coordinator as Coordinator
+    from artesian.errors import ArtesianError as ArtesianError
+    from artesian.experiments import load as load
+    from artesian.experiments import presets as presets
+    from artesian.experiments import simulate as simulate
+    from artesian.params import Layout as Layout
+    from artesian.simulator.experiment import Experiment as Experiment
+    from artesian.simulator.fleet import Fleet as Fleet
+    from artesian.simulator.run import Run as Run
+    from artesian.simulator.start import Start as Start
+    from artesian.simulator.world import Rotated as Rotated
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "CDFL": "algorithms",
+    "FedAsync": "algorithms",
+    "FedAvg": "algorithms",
+    "FedBuff": "algorithms",
+    "FedProx": "algorithms",
+    "Local": "algorithms",
+    "ArtesianError": "errors",
+    "Coordinator": "engine",
+    "Rotated": "simulator.world",
+    "Experiment": "simulator.experiment",
+    "Fleet": "simulator.fleet",
+    "Layout": "params",
+    "Plan": "core",
+    "Run": "simulator.run",
+    "Start": "simulator.start",
+    "load": "experiments",
+    "presets": "experiments",
+    "simulate": "experiments",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used: `import artesian` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'artesian' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"artesian.{_HOMES[name]}"), name)

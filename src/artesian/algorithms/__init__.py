@@ -1,0 +1,15 @@
+"""Every algorithm by name: an explicit table, no discovery."""
+
+from __future__ import annotations
+
+from artesian.algorithms.cdfl import CDFL
+from artesian.algorithms.fedasync import FedAsync
+from artesian.algorithms.fedavg import FedAvg
+from artesian.algorithms.fedbuff import FedBuff
+from artesian.algorithms.fedprox import FedProx
+from artesian.algorithms.local import Local
+from artesian.core import Algorithm
+
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in (CDFL, FedAsync, FedAvg, FedBuff, FedProx, Local)}
+
+__all__ = ["ALGORITHMS", "CDFL", "FedAsync", "FedAvg", "FedBuff", "FedProx", "Local"]

@@ -1,0 +1,261 @@
+"""CDFL, Client-Driven Federated Learning, and CCFL, its first version.
+
+A client uploads its model when it wants to and gets back one model. The server estimates, from the upload
+alone, how much of each cluster the client is, moves the clusters that fit towards it, and answers with
+the clusters blended by that estimate.
+
+Paper line -> method: "DistributionEstimation" -> `estimate`; "UpdateRatioCompute" -> `update_ratios`;
+"global adjustment" -> `_filtered`; the stale test, the cluster update and the reply -> `fold` and `task`.
+Differs from the paper: a loss below its bar is clamped to 0 and counted (`clamp=False` is the literal
+formula, which inverts the ranking); a stale client without an estimate, and a late joiner, get the uniform
+blend; K = 1 skips the estimate; the filter waits for 30 records and never compares an upload with itself.
+`staleness_ref="epoch"` is CDFL, `"cluster"` is CCFL. Numeric bars are in the paper's unit, the sum of 16
+batch means, and are rescaled to the size of the proxy sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from artesian import staleness
+from artesian.core import (
+    Algorithm,
+    Buffers,
+    ClientId,
+    Cluster,
+    Evidence,
+    Given,
+    Learner,
+    Measured,
+    State,
+    Step,
+    Task,
+    Upload,
+)
+from artesian.errors import SettingError
+from artesian.pace import Stream
+from artesian.params import Layout, Params, combine, distance, toward
+
+Bar = float | Literal["min"] | None  # None: "min" from three clusters on, 0 for two
+BATCH = 128  # the papers' only batch size
+UNIT = 16  # batches of a 2,000-image proxy set: the unit numeric bars are given in
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class CDFL(Algorithm):
+    """Estimate on the server, answer with one blended model."""
+
+    name: ClassVar[str] = "cdfl"
+    beta0: float = 0.025  # beta_0, the largest step of a cluster towards an upload
+    a: float = 10.0  # a of the staleness weight
+    b: float = 5.0  # b of the staleness weight: fresh is strictly below it
+    rho: float = 0.1  # rho, pull of a client's training towards the model it was given
+    tau0: int | None = None  # tau_0, beyond which an upload is stale; None: the number of clients
+    c1: float = 0.5  # c_1, weight of the loss
+    c2: float = 0.25  # c_2, weight of the loss gap; the distance has 1 - c1 - c2
+    amplifier: float | tuple[float, ...] | None = None  # A, one softmax each; None: 10, or 3 for two clusters
+    l_bar: Bar = None  # bar of the loss
+    d1_bar: Bar = None  # bar of the loss gap
+    d2_bar: Bar = None  # bar of the distance
+    update_bar: float | Literal["ave"] = "ave"  # an estimate below it updates nothing
+    loss_scale: Literal["batch_sum", "mean", "sum"] = "batch_sum"  # what F counts
+    staleness_ref: Literal["epoch", "cluster"] = "epoch"  # t - tau, or e_k - tau as in CCFL
+    reply_clusters: Literal["all", "above_bar"] = "all"  # which clusters are blended into a reply
+    clamp: bool = True  # a metric below its bar counts as 0
+    adjust_start: float | None = None  # the filter starts at this fraction of the horizon
+    adjust_start_epoch: int | None = None  # or at this epoch
+    adjust_percentile: float = 70.0
+    adjust_records: int = 30  # the filter is silent until a cluster has so many
+    horizon: int | None = None  # planned epochs; the simulator fills it in
+    buffers: Buffers = "average"
+
+    def __post_init__(self) -> None:
+        checks = {
+            "beta0 is in (0, 1]": 0 < self.beta0 <= 1,
+            "a and b are at least 0": self.a >= 0 and self.b >= 0,
+            "rho is at least 0": self.rho >= 0,
+            "tau0 is at least 1": self.tau0 is None or self.tau0 >= 1,
+            "c1 and c2 are in [0, 1] and sum to 1 at most": min(self.c1, self.c2) >= 0 and self.c1 + self.c2 <= 1,
+            "every amplifier is positive": all(x > 0 for x in self.amplifiers(3)),
+            "adjust_start is in [0, 1]": self.adjust_start is None or 0 <= self.adjust_start <= 1,
+            "adjust_percentile is in [0, 100]": 0 <= self.adjust_percentile <= 100,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise ValueError(f"{rule}, and it is not here")
+
+    def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
+        if self.adjust_start is not None and self.horizon is None and self.adjust_start_epoch is None:
+            raise SettingError(
+                "adjust_start is a fraction of the horizon", "no horizon", "set horizon or adjust_start_epoch"
+            )
+        clusters = {f"k{i}": Cluster(params) for i, params in enumerate(start)}
+        return State(layout, clusters, seed=seed)
+
+    def task(self, state: State, client: ClientId) -> Task:
+        """The clusters blended by the newest estimate, or evenly where there is none."""
+        mixture = state.members[client].mixture if client in state.members else None
+        names = list(state.clusters)
+        shares = np.array([mixture[k] for k in names]) if mixture else np.full(len(names), 1 / len(names))
+        if self.reply_clusters == "above_bar":
+            shares = np.where(shares < self._bar(shares), 0.0, shares)
+            shares = shares / shares.sum() if shares.any() else np.full(len(names), 1 / len(names))
+        newest = max(range(len(names)), key=lambda i: (state.clusters[names[i]].updated, -i))
+        models = [state.clusters[k].params for k in names]
+        blend = combine(state.layout, models, shares.tolist(), newest=newest)
+        return Task({"blend": blend}, settings={"prox": self.rho}, mixture=mixture)
+
+    def measure(self, upload: Upload, given: Given) -> Evidence:
+        """F(v; D_k) for every proxy set, and the unit its bar is given in."""
+        found = {f"loss/{k}": self.appraise(upload.params, proxy) for k, proxy in given.proxies.items()}
+        return found | {f"unit/{k}": self._unit(proxy.samples) for k, proxy in given.proxies.items()}
+
+    def appraise(self, params: Params, proxy: Learner) -> float:
+        """F(w; D): the mean loss times the scale."""
+        return self._scale(proxy.samples) * float(np.mean(proxy.losses(params), dtype=np.float64))
+
+    def fold(self, state: State, measured: Sequence[Measured]) -> Step:
+        if len(measured) != 1:
+            raise SettingError("CDFL folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
+        (m,) = measured
+        epoch, synced_at = state.version + 1, m.receipt.base  # t, tau
+        if epoch - synced_at > (self.tau0 or state.present):
+            return Step(notes={"stale": 1, "staleness": epoch - synced_at})
+        metrics = self._metrics(state, m)
+        shares, clamped = self._estimate(state, m, metrics)
+        since = [self._staleness(cluster, epoch, synced_at) for cluster in state.clusters.values()]
+        ratios = update_ratios(shares, since, self.beta0, self._bar(shares), self.a, self.b)
+        kept = np.where(self._filtered(state, metrics, epoch), 0.0, ratios)
+        changed = {
+            k: toward(state.layout, cluster.params, m.upload.params, rate)
+            for (k, cluster), rate in zip(state.clusters.items(), kept.tolist(), strict=True)
+            if rate > 0
+        }
+        notes = {
+            "stale": 0,
+            "staleness": epoch - synced_at,
+            "bar_clamped": clamped,
+            "filtered": int(((ratios > 0) & (kept == 0)).sum()),
+            "largest_ratio": float(kept.max()),
+        }
+        mixture = dict(zip(state.clusters, shares.tolist(), strict=True))
+        return Step(changed, {m.upload.client: mixture}, self._recorded(state, metrics), notes)
+
+    def pace(self) -> Stream:
+        return Stream()
+
+    def amplifiers(self, clusters: int) -> tuple[float, ...]:
+        """A, as the list of softmax passes."""
+        if self.amplifier is None:
+            return (10.0,) if clusters >= 3 else (3.0,)
+        return self.amplifier if isinstance(self.amplifier, tuple) else (self.amplifier,)
+
+    def _scale(self, samples: int) -> float:
+        return {"batch_sum": ceil(samples / BATCH), "mean": 1, "sum": samples}[self.loss_scale]
+
+    def _unit(self, samples: int) -> float:
+        return ceil(samples / BATCH) / UNIT if self.loss_scale == "batch_sum" else 1.0
+
+    def _metrics(self, state: State, m: Measured) -> np.ndarray:
+        """Rows l, d1, d2; a column per cluster."""
+        losses = np.array([m.evidence[f"loss/{k}"] for k in state.clusters])
+        own = np.array([cluster.loss for cluster in state.clusters.values()], np.float64)
+        far = [distance(state.layout, m.upload.params, c.params) for c in state.clusters.values()]
+        return np.array([losses, np.abs(own - losses), far])
+
+    def _estimate(self, state: State, m: Measured, metrics: np.ndarray) -> tuple[np.ndarray, int]:
+        count = len(state.clusters)
+        unit = np.array([m.evidence[f"unit/{k}"] for k in state.clusters])
+        default: Bar = "min" if count >= 3 else 0.0
+        bars = [default if bar is None else bar for bar in (self.l_bar, self.d1_bar, self.d2_bar)]
+        units = (unit, unit, np.ones(count))
+        scaled = [bar if bar == "min" else float(bar or 0) * u for bar, u in zip(bars, units, strict=True)]
+        _, shares, clamped = estimate(metrics, scaled, self.c1, self.c2, self.amplifiers(count), self.clamp)
+        return shares, clamped
+
+    def _bar(self, shares: np.ndarray) -> float:
+        return 1 / len(shares) - TINY if self.update_bar == "ave" else self.update_bar - TINY
+
+    def _staleness(self, cluster: Cluster, epoch: int, synced_at: int) -> int:
+        return (epoch if self.staleness_ref == "epoch" else cluster.updated) - synced_at
+
+    def _filter_from(self) -> float | None:
+        """The epoch the filter starts at; None: never."""
+        if self.adjust_start_epoch is not None:
+            return self.adjust_start_epoch
+        if self.adjust_start is None or self.horizon is None:
+            return None
+        return self.adjust_start * self.horizon
+
+    def _filtered(self, state: State, metrics: np.ndarray, epoch: int) -> np.ndarray:
+        """Which clusters must not follow this upload: one of its metrics is beyond the percentile."""
+        start, records = self._filter_from(), state.memory.get("records")
+        if start is None or epoch < start or records is None or len(records) < self.adjust_records:
+            return np.zeros(metrics.shape[1], bool)
+        limits = np.percentile(records, self.adjust_percentile, axis=0)
+        return np.asarray((metrics > limits).any(axis=0))
+
+    def _recorded(self, state: State, metrics: np.ndarray) -> dict[str, np.ndarray]:
+        """The filter's records (uploads x metrics x clusters) with this one; nothing while it is off."""
+        if self._filter_from() is None:
+            return {}
+        before = state.memory.get("records")
+        return {"records": metrics[None] if before is None else np.concatenate([before, metrics[None]])}
+
+
+def estimate(
+    metrics: np.ndarray,
+    bars: Sequence[float | np.ndarray | Literal["min"]],
+    c1: float,
+    c2: float,
+    amplifiers: Sequence[float],
+    clamp: bool = True,
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The raw shares, the estimated mixture (alpha-hat), and how many metrics were below their bar."""
+    count = metrics.shape[1]
+    if count == 1:
+        return np.ones(1), np.ones(1), 0
+    clamped = 0
+    raw = np.zeros(count)
+    for row, bar, weight in zip(metrics, bars, (c1, c2, 1 - c1 - c2), strict=True):
+        x = row - (row.min() if isinstance(bar, str) else bar)
+        if clamp:
+            clamped += int((x < 0).sum())
+            x = np.maximum(x, 0.0)
+        raw += weight * _ratios(x, float(np.abs(row).max())) / (count - 1)
+    shares = raw
+    for amplifier in amplifiers:
+        shares = _softmax(amplifier * shares)
+    return raw, shares, clamped
+
+
+def update_ratios(
+    shares: np.ndarray, since: Sequence[float], beta0: float, bar: float, a: float, b: float
+) -> np.ndarray:
+    """beta_k = beta_0 beta1_k beta2_k: 0 below the bar, else relative to the largest share and aged.
+
+    With a = 10 and b = 5 only clients who come back within 4 epochs weigh 1; all others weigh 1/51 at most. So
+    clusters learn mainly from frequent uploaders, and the schedule is meant to be uniform with replacement.
+    """
+    fits = np.where(shares < bar, 0.0, shares / shares.max())
+    return beta0 * fits * np.array([staleness.cdfl(s, a, b) for s in since])
+
+
+def _ratios(x: np.ndarray, largest: float) -> np.ndarray:
+    """r_k = 1 - x_k / sum x; where the sum vanishes nobody is nearer than the others."""
+    total = float(x.sum())
+    if abs(total) <= TINY * max(1.0, largest):
+        return np.full(len(x), (len(x) - 1) / len(x))
+    return 1 - x / total
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max())
+    shares: np.ndarray = powers / powers.sum()
+    return shares

@@ -1,0 +1,48 @@
+"""FedAvg (McMahan et al. 2017): synchronous rounds, one global model.
+
+Each round a cohort is drawn, every client of it trains the global model on its own data, and the new
+global model is their mean weighted by numbers of samples.
+
+Paper line -> method: "S_t <- random set of m clients" -> `pace`; "ClientUpdate" -> recipe `train`;
+"w <- sum n_k/n w_k" -> `fold`.
+Differs from the paper: n counts the samples of those who answered, not of the whole federation, so the
+weights sum to 1 when somebody drops out; if nobody answered, or nobody has data, the model stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.pace import Rounds
+from artesian.params import Layout, Params, average
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """The weighted mean of a cohort."""
+
+    name: ClassVar[str] = "fedavg"
+    clients_per_round: int = 10  # m
+    patience: float | None = None  # how long a round waits for its last clients
+    buffers: Buffers = "average"
+
+    def __post_init__(self) -> None:
+        self.pace()
+
+    def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
+        return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed)
+
+    def task(self, state: State, client: ClientId) -> Task:
+        return Task({"k0": state.clusters["k0"].params})
+
+    def fold(self, state: State, measured: Sequence[Measured]) -> Step:
+        weights = [m.upload.samples for m in measured]
+        if not sum(weights):
+            return Step()
+        return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
+
+    def pace(self) -> Rounds:
+        return Rounds(self.clients_per_round, patience=self.patience)

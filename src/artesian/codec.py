@@ -1,0 +1,227 @@
+"""Values as trees, trees as bytes: safetensors for the arrays, JSON for the rest, one format number.
+
+A message is a safetensors file. Its metadata hold one JSON text under the key `artesian`:
+`{"format": 1, "kind": "task", "body": {...}}`, where an array is `{"$tensor": "models/k0"}` and the tensor of
+that name is in the file. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+import safetensors
+from safetensors.numpy import save
+
+from artesian.core import Tree
+from artesian.errors import BadFormat, NewerFormat
+from artesian.params import Layout, seal
+
+FORMAT = 1  # of messages, journals, snapshots and run folders
+HEADER_LIMIT = 1 << 20  # bytes of JSON before the first tensor
+DTYPES = {
+    "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
+    "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?",
+}  # fmt: skip
+T = TypeVar("T")
+
+
+def to_tree(value: Any) -> Tree:
+    """A value of ours as nested dicts and lists of arrays and JSON values."""
+    if isinstance(value, Layout):
+        return value.to_json()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_tree(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_tree(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_tree(item) for item in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def from_tree(kind: type[T], tree: Tree) -> T:
+    """The value of type `kind` that `to_tree` took apart; anything else is refused."""
+    built: T = _build(kind, tree, kind.__name__.lower())
+    return built
+
+
+def _build(kind: Any, tree: Tree, path: str) -> Any:
+    if kind is Any:
+        return tree
+    if kind is Layout:
+        return Layout.from_json(tree)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        options = [a for a in args if a is not type(None)]
+        return None if tree is None and len(options) < len(args) else _build(options[0], tree, path)
+    if origin is Literal:
+        return _expect(tree in args, tree, path, f"one of {', '.join(map(str, args))}")
+    if origin is not None and issubclass(origin, Mapping):
+        _expect(isinstance(tree, dict), tree, path, "a mapping")
+        return {key: _build(args[1], item, f"{path}/{key}") for key, item in tree.items()}
+    if origin is tuple:
+        _expect(isinstance(tree, list), tree, path, "a list")
+        return tuple(_build(args[0], item, f"{path}/{i}") for i, item in enumerate(tree))
+    if is_dataclass(kind):
+        return _build_dataclass(kind, tree, path)
+    if kind is float:
+        return float(_expect(type(tree) in (int, float), tree, path, "a number"))
+    return _expect(type(tree) is kind, tree, path, f"a value of type {kind.__name__}")
+
+
+def _build_dataclass(kind: Any, tree: Tree, path: str) -> Any:
+    _expect(isinstance(tree, dict), tree, path, "a mapping")
+    hints, required = _fields(kind)
+    if unknown := sorted(set(tree) - set(hints)):
+        raise BadFormat(f"{path} has the fields {', '.join(hints)}", f"{unknown[0]} besides", "remove it")
+    if missing := sorted(required - set(tree)):
+        raise BadFormat(f"{path} has the field {missing[0]}", "none", "add it")
+    return kind(**{name: _build(hints[name], item, f"{path}/{name}") for name, item in tree.items()})
+
+
+@lru_cache
+def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
+    hints = get_type_hints(kind)
+    required = {f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    return {f.name: hints[f.name] for f in fields(kind)}, required
+
+
+def _expect(holds: bool, tree: Tree, path: str, wanted: str) -> Any:
+    if not holds:
+        raise BadFormat(f"{path} is {wanted}", repr(tree)[:80], "see the wire format")
+    return tree
+
+
+def scatter(tree: Tree, put: Callable[[str, np.ndarray], Tree], path: str = "") -> Tree:
+    """The same tree with every array replaced by what `put(path, array)` returns."""
+    if isinstance(tree, dict):
+        return {key: scatter(item, put, f"{path}/{key}" if path else key) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [scatter(item, put, f"{path}/{i}") for i, item in enumerate(tree)]
+    return put(path, tree) if isinstance(tree, np.ndarray) else tree
+
+
+def gather(tree: Tree, mark: str, get: Callable[[str], np.ndarray]) -> Tree:
+    """The same tree with every `{mark: name}` replaced by the array `get(name)`."""
+    if isinstance(tree, dict):
+        if set(tree) == {mark}:
+            return get(tree[mark])
+        return {key: gather(item, mark, get) for key, item in tree.items()}
+    return [gather(item, mark, get) for item in tree] if isinstance(tree, list) else tree
+
+
+def to_json(tree: Tree) -> str:
+    """Compact JSON of a tree without arrays; NaN and Inf have no place in it."""
+    return json.dumps(tree, allow_nan=False, separators=(",", ":"))
+
+
+def encode(kind: str, value: Any) -> bytes:
+    """A message of this kind."""
+    tensors: dict[str, np.ndarray] = {}
+
+    def put(path: str, array: np.ndarray) -> Tree:
+        tensors[path] = np.ascontiguousarray(array)
+        return {"$tensor": path}
+
+    body = scatter(to_tree(value), put)
+    text = to_json({"format": FORMAT, "kind": kind, "body": body})
+    return save(tensors, {"artesian": text})
+
+
+def decode(kind: str, data: bytes, into: type[T]) -> T:
+    """The value of a message of this kind; anything else is refused, and says why."""
+    head = _header(data)
+    try:
+        envelope = json.loads(head["__metadata__"]["artesian"], parse_constant=_no_constant)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadFormat("a message carries our metadata", _short(error), "see the wire format") from None
+    if not isinstance(envelope, dict) or type(envelope.get("format")) is not int:
+        raise BadFormat("metadata hold a format number", repr(envelope)[:80], "see the wire format")
+    check_format(envelope["format"])
+    if envelope.get("kind") != kind or "body" not in envelope:
+        raise BadFormat(f"this is a message of kind {kind}", repr(envelope.get("kind")), "send the right kind")
+    tensors = _tensors(data)
+
+    def get(name: str) -> np.ndarray:
+        if not isinstance(name, str) or name not in tensors:
+            raise BadFormat("every tensor named is in the file", repr(name)[:80], "send it")
+        return tensors.pop(name)
+
+    try:
+        value = from_tree(into, gather(envelope["body"], "$tensor", get))
+    except RecursionError:
+        raise BadFormat("metadata are shallow", "a deep nesting", "see the wire format") from None
+    if tensors:
+        raise BadFormat("every tensor in the file is named", sorted(tensors)[0], "leave it out")
+    return value
+
+
+def check_format(number: int) -> None:
+    """Refuse what a newer version wrote."""
+    if number != FORMAT:
+        raise NewerFormat(f"this version reads format {FORMAT}", str(number), "use the version that wrote it")
+
+
+def digest(tree: Tree) -> str:
+    """A name for exactly this tree: SHA-256 of its JSON, then of its arrays."""
+    total = hashlib.sha256()
+
+    def put(path: str, array: np.ndarray) -> Tree:
+        total.update(f"{path}:{array.dtype.str}:{array.shape}".encode())
+        total.update(np.ascontiguousarray(array).data)
+        return None
+
+    total.update(json.dumps(scatter(tree, put), sort_keys=True).encode())
+    return total.hexdigest()
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """The JSON header of a safetensors file, checked before any tensor is touched."""
+    (length,) = struct.unpack("<Q", data[:8]) if len(data) >= 8 else (0,)
+    if not 2 <= length <= min(HEADER_LIMIT, len(data) - 8):
+        raise BadFormat(
+            "a message is a safetensors file with a header under 1 MiB", f"{len(data)} bytes", "see the wire format"
+        )
+    try:
+        head = json.loads(data[8 : 8 + length], object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise BadFormat("the header is JSON", _short(error), "see the wire format") from None
+    if not isinstance(head, dict):
+        raise BadFormat("the header is a JSON object", repr(head)[:80], "see the wire format")
+    return head
+
+
+def _tensors(data: bytes) -> dict[str, np.ndarray]:
+    try:
+        found = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+    except Exception as error:  # the library raises its own Rust-side types
+        raise BadFormat("a message is a sound safetensors file", _short(error), "send it again") from None
+    tensors = {}
+    for name, info in found:
+        if info["dtype"] not in DTYPES:
+            raise BadFormat(f"tensors are {', '.join(DTYPES)}", str(info["dtype"]), "convert it")
+        flat = np.frombuffer(info["data"], np.dtype(DTYPES[info["dtype"]]).newbyteorder("<"))
+        tensors[name] = seal(flat.reshape(info["shape"]))
+    return tensors
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("a key stands twice")
+    return result
+
+
+def _no_constant(text: str) -> float:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__} {error}"[:120]

@@ -1,0 +1,305 @@
+"""The words everything else is written in: values, and the four seams. No I/O, no clock, no threads.
+
+A client receives a `Task` and answers with an `Upload`. The server measures it (`Measured`), folds it
+into its `State` (`Step`) and answers (`Reply`). *What* a fold does is the `Algorithm`; *when* to fold and
+*whom* to answer is the `Pace`; a `Learner` is one body of data and the ability to learn from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+
+from artesian.params import Layout, Params
+
+ClientId = str
+ClusterId = str
+Mixture = Mapping[ClusterId, float]  # {"k2": 1.0} is hard, {"k0": 0.3, "k1": 0.7} soft
+Evidence = Mapping[str, float]  # small named numbers that measuring found
+Tree = Any  # arrays and JSON values, nested in dicts and lists
+Ensemble = Sequence[tuple[float, Params]]  # models whose predictions are averaged with these weights
+Pull = tuple[float, Params]  # (c, anchor): adds c/2 ||w - anchor||^2 to the loss
+Buffers = Literal["average", "server"]  # what a fold does with BatchNorm statistics
+
+
+def derive(*key: int | str) -> int:
+    """A seed that depends on every part of `key` and on nothing else."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(*key: int | str) -> np.random.Generator:
+    """A random generator for exactly this key, such as (seed, client, number)."""
+    return np.random.default_rng(derive(*key))
+
+
+@dataclass(frozen=True)
+class Task:
+    """Server to client: models, and the name of the recipe to follow."""
+
+    models: Mapping[ClusterId, Params]
+    recipe: str = "train"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    mixture: Mixture | None = None
+    solo: bool = False  # fold its answer alone, at once, even inside a round
+    memo: Tree = None  # what the algorithm wants back at the upload; stays on the server
+    number: int = 0  # per client, counted from 1, never reused; the engine sets it
+    base: int = 0  # the version it was made from; the engine sets it
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Client to server: the answer to one task. (client, number) is its identity."""
+
+    client: ClientId
+    number: int
+    samples: int
+    models: Mapping[ClusterId, Params] = field(default_factory=dict)
+    mixture: Mixture | None = None  # set when the client does the estimating
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def params(self) -> Params:
+        """The only model of an upload that carries one."""
+        (only,) = self.models.values()
+        return only
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What the server remembers of a task it handed out: everything but the models."""
+
+    number: int
+    base: int
+    recipe: str
+    models: tuple[ClusterId, ...]
+    mixture: Mixture | None = None
+    digest: str = ""
+    solo: bool = False
+    memo: Tree = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An upload with its receipt and what measuring found."""
+
+    upload: Upload
+    receipt: Receipt
+    evidence: Evidence = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer of the server: this client now has this task."""
+
+    client: ClientId
+    task: Task
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What a client keeps between tasks. A training depends on it, so it travels with the client."""
+
+    own: Params | None = None  # its personal model
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One model of the repository."""
+
+    params: Params
+    updated: int = 0  # the version of its last change
+    updates: int = 0  # how many folds changed it
+    loss: float | None = None  # on its own proxy set, where the algorithm appraises clusters
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the server knows of a client."""
+
+    samples: int
+    mixture: Mixture | None = None  # None: a newcomer
+    receipt: Receipt | None = None  # the open task, if there is one
+    number: int = 0  # of the last task given
+    answered: int = 0  # number of the last upload accepted
+    digest: str = ""  # of that upload: a retry has the same one
+    present: bool = True
+
+
+@dataclass(frozen=True)
+class State:
+    """All an algorithm may know. A value: `fold` describes a `Step`, and the engine applies it."""
+
+    layout: Layout
+    clusters: Mapping[ClusterId, Cluster]
+    members: Mapping[ClientId, Member] = field(default_factory=dict)
+    present: int = 0  # members who joined and have not left
+    version: int = 0  # how many folds so far
+    seed: int = 0
+    memory: Mapping[str, Tree] = field(default_factory=dict)  # the algorithm's own
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Randomness of this version, for one purpose."""
+        return generator(self.seed, "version", self.version, purpose)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a fold changes, and nothing else."""
+
+    clusters: Mapping[ClusterId, Params] = field(default_factory=dict)
+    mixtures: Mapping[ClientId, Mixture] = field(default_factory=dict)
+    memory: Mapping[str, Tree] = field(default_factory=dict)
+    notes: Mapping[str, float] = field(default_factory=dict)  # small named numbers for the log
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a federation: enough, with the state before it, to get the state after."""
+
+    kind: Literal["join", "upload", "leave", "expiry", "flush"]
+    client: ClientId = ""
+    samples: int = 0  # of a join
+    number: int = 0  # of the task that expired
+    measured: Measured | None = None
+    appraisals: Mapping[ClusterId, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a training runs. A task proposes it; a client's own choice overrides."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    rate: float = 0.1  # learning rate
+    epochs: int = 1
+    batch: int = 32
+    momentum: float = 0.0  # sgd only
+    decay: float = 0.0  # weight decay, added to the gradient
+
+    def __post_init__(self) -> None:
+        for name, holds in {
+            "rate": self.rate > 0,
+            "epochs": self.epochs >= 1,
+            "batch": self.batch >= 1,
+            "momentum": 0 <= self.momentum < 1,
+            "decay": self.decay >= 0,
+        }.items():
+            if not holds:
+                raise ValueError(f"{name} = {getattr(self, name)} is out of range")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """The plan among a task's settings."""
+        return cls(**{f.name: settings[f.name] for f in fields(cls) if f.name in settings})
+
+
+class Learner(Protocol):
+    """One body of data: a client's own, or a proxy set on the server."""
+
+    @property
+    def samples(self) -> int: ...
+
+    def losses(self, params: Params) -> np.ndarray:
+        """The loss of every sample."""
+        ...
+
+    def score(self, ensemble: Ensemble) -> float:
+        """How well these models do on the data: accuracy, or minus the mean squared error."""
+        ...
+
+    def train(
+        self,
+        params: Params,
+        *,
+        seed: int,
+        plan: Plan,
+        pulls: Sequence[Pull] = (),
+        weights: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Params:
+        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; frozen where `mask` is False."""
+        ...
+
+
+class Model(Protocol):
+    """A kind of model: how it is laid out, where it starts, and how it meets data."""
+
+    @property
+    def layout(self) -> Layout: ...
+
+    def start(self, seed: int) -> Params:
+        """A fresh model."""
+        ...
+
+    def learner(self, x: np.ndarray, y: np.ndarray) -> Learner:
+        """This model with these data."""
+        ...
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What lies on the server's desk between folds."""
+
+    open: int = 0  # tasks given and not answered
+    pending: tuple[Measured, ...] = ()  # received, not folded
+    waiting: tuple[ClientId, ...] = ()  # ready for a task
+
+
+class Pace(Protocol):
+    """WHEN: two questions, asked after every event."""
+
+    @property
+    def patience(self) -> float | None:
+        """How long a task may stay open before the driver lets it expire; None: for ever."""
+        ...
+
+    def folds(self, desk: Desk) -> bool:
+        """Is all that is pending folded now?"""
+        ...
+
+    def answers(self, desk: Desk, state: State) -> Sequence[ClientId]:
+        """Who of the waiting gets a task now?"""
+        ...
+
+
+@dataclass(frozen=True)
+class Given:
+    """What measuring may look at besides the upload itself."""
+
+    receipt: Receipt
+    proxies: Mapping[ClusterId, Learner]
+
+
+class Algorithm(Protocol):
+    """WHAT: pure. No I/O, no clock, no threads, no framework. Subclass it to inherit the two defaults."""
+
+    name: ClassVar[str]
+    buffers: Buffers
+
+    def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
+        """The state before anybody came; `start` holds one model per cluster of the world."""
+        ...
+
+    def task(self, state: State, client: ClientId) -> Task:
+        """What this client is asked to do next."""
+        ...
+
+    def measure(self, upload: Upload, given: Given) -> Evidence:
+        """State-free and perhaps expensive: it may run in parallel, elsewhere, ahead."""
+        return {}
+
+    def appraise(self, params: Params, proxy: Learner) -> float | None:
+        """A cluster's own number on its proxy set; the engine asks after a step that changed it."""
+        return None
+
+    def fold(self, state: State, measured: Sequence[Measured]) -> Step:
+        """What one or many uploads change."""
+        ...
+
+    def pace(self) -> Pace:
+        """The pace its paper prescribes."""
+        ...

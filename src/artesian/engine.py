@@ -1,0 +1,440 @@
+"""The one engine. The simulator and the server both drive exactly these verbs.
+
+Every verb works the same way: check; work out what would change, beside the present state; `record` the
+event; only then change. Whatever fails before that last step, a refusal or a full disk, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
+from typing import Any, Self
+
+from artesian.codec import digest, to_tree
+from artesian.core import (
+    Algorithm,
+    ClientId,
+    Cluster,
+    ClusterId,
+    Desk,
+    Event,
+    Given,
+    Learner,
+    Measured,
+    Member,
+    Pace,
+    Plan,
+    Receipt,
+    Reply,
+    State,
+    Task,
+    Upload,
+    derive,
+)
+from artesian.errors import (
+    BadClient,
+    BadMixture,
+    Conflict,
+    NotFinite,
+    SettingError,
+    TaskClosed,
+    UnknownClient,
+    UnknownTask,
+    WrongModels,
+)
+from artesian.params import Layout, Params, keep_buffers, seal
+from artesian.recipes import recipe
+
+Appraisals = Mapping[ClusterId, float]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a coordinator knows at one moment: it goes on from here as if never stopped."""
+
+    state: State
+    desk: Desk
+    given: Mapping[ClientId, Task]
+
+
+@dataclass
+class _Change:
+    """What an event would change, worked out beside the present state."""
+
+    state: State
+    desk: Desk
+    members: dict[ClientId, Member] = field(default_factory=dict)
+    tasks: dict[ClientId, Task | None] = field(default_factory=dict)
+    appraisals: dict[ClusterId, float] = field(default_factory=dict)
+    notes: dict[str, float] = field(default_factory=dict)
+    replies: list[Reply] = field(default_factory=list)
+
+    def set(self, client: ClientId, member: Member) -> None:
+        self.members[client] = member
+
+
+class Coordinator:
+    """Joins, uploads and departures in; replies out."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        state: State,
+        *,
+        pace: Pace | None = None,
+        proxies: Mapping[ClusterId, Learner] | None = None,
+        plan: Plan | None = None,
+        record: Callable[[Event], None] | None = None,
+        desk: Desk | None = None,
+        given: Mapping[ClientId, Task] | None = None,
+    ) -> None:
+        self.algorithm = algorithm
+        self.pace = pace or algorithm.pace()
+        self.proxies = dict(proxies or {})
+        self.plan = asdict(plan) if plan is not None else {}
+        self.record = record or _ignore
+        self.notes: Mapping[str, float] = {}  # what the last fold noted
+        self._known: Appraisals | None = None  # in a replay: what was found the first time
+        self._members = dict(state.members)
+        self._state = replace(state, members=self._members)
+        self._desk = desk or Desk()
+        self._given = dict(given or {})
+
+    @classmethod
+    def start(
+        cls, algorithm: Algorithm, layout: Layout, start: Sequence[Params], seed: int = 0, **options: Any
+    ) -> Self:
+        """A federation nobody has joined yet."""
+        for params in start:
+            layout.check(params)
+        coordinator = cls(algorithm, algorithm.init(layout, start, seed), **options)
+        clusters = coordinator._state.clusters
+        coordinator._check_proxies()
+        found = coordinator._appraise({k: c.params for k, c in clusters.items()})
+        coordinator._state = replace(
+            coordinator._state, clusters={k: replace(c, loss=found.get(k)) for k, c in clusters.items()}
+        )
+        return coordinator
+
+    @classmethod
+    def restore(cls, algorithm: Algorithm, snapshot: Snapshot, **options: Any) -> Self:
+        """The coordinator that took this snapshot."""
+        return cls(algorithm, snapshot.state, desk=snapshot.desk, given=snapshot.given, **options)
+
+    @property
+    def state(self) -> State:
+        """The present state; its tables are for reading only."""
+        return self._state
+
+    @property
+    def desk(self) -> Desk:
+        """What is open, pending and waiting."""
+        return self._desk
+
+    def snapshot(self) -> Snapshot:
+        """A copy of all that is known now."""
+        return Snapshot(replace(self._state, members=dict(self._members)), self._desk, dict(self._given))
+
+    def digest(self) -> str:
+        """A name for exactly this state, desk and set of open tasks."""
+        return digest(to_tree(self.snapshot()))
+
+    # the verbs
+
+    def join(self, client: ClientId, samples: int) -> list[Reply]:
+        """A client is here and wants a task. Repeating it is harmless."""
+        _check_client(client, samples)
+        member = self._members.get(client, Member(samples, present=False))
+        if member.present and (member.receipt is not None or client in self._desk.waiting):
+            return self.recorded(client)
+        change = self._change()
+        change.set(client, replace(member, samples=samples, present=True))
+        change.state = replace(change.state, present=change.state.present + (not member.present))
+        change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
+        return self._settle(Event("join", client, samples), change)
+
+    def upload(self, measured: Measured) -> list[Reply]:
+        """A measured upload: [] while a round is open, many replies when it closes."""
+        upload = measured.upload
+        receipt = self.admit(upload)
+        if receipt is None:
+            return self.recorded(upload.client)
+        if not all(isfinite(number) for number in measured.evidence.values()):
+            raise NotFinite(
+                "what measuring finds is finite", str(dict(measured.evidence)), "train again at a lower rate"
+            )
+        client, change = upload.client, self._change()
+        change.set(
+            client,
+            replace(
+                self._members[client],
+                samples=upload.samples,
+                receipt=None,
+                answered=upload.number,
+                digest=_digest(upload),
+            ),
+        )
+        change.tasks[client] = None
+        change.desk = replace(change.desk, open=change.desk.open - 1)
+        measured = replace(measured, receipt=receipt)
+        if receipt.solo:
+            self._fold(change, (measured,))
+            self._answer(change, (client,))
+        else:
+            desk = change.desk
+            pending, waiting = (*desk.pending, measured), (*desk.waiting, client)
+            change.desk = replace(desk, pending=pending, waiting=waiting)
+        return self._settle(Event("upload", client, measured=measured), change)
+
+    def leave(self, client: ClientId) -> list[Reply]:
+        """A client is gone. What it has uploaded stays; its open task is withdrawn."""
+        member = self._member(client)
+        if not member.present:
+            return []
+        change = self._withdraw(client, replace(member, present=False))
+        change.state = replace(change.state, present=change.state.present - 1)
+        waiting = tuple(other for other in change.desk.waiting if other != client)
+        change.desk = replace(change.desk, waiting=waiting)
+        return self._settle(Event("leave", client), change)
+
+    def expire(self, client: ClientId, number: int) -> list[Reply]:
+        """Patience with this task is over: the round goes on without it. The client may join again."""
+        member = self._member(client)
+        if member.receipt is None or member.receipt.number != number:
+            return []
+        return self._settle(Event("expiry", client, number=number), self._withdraw(client, member))
+
+    def flush(self) -> list[Reply]:
+        """Fold what is pending although the pace would wait: the end of a run."""
+        change = self._change()
+        if not change.desk.pending:
+            return []
+        pending, change.desk = change.desk.pending, replace(change.desk, pending=())
+        self._fold(change, pending)
+        return self._settle(Event("flush"), change)
+
+    def replay(self, event: Event) -> list[Reply]:
+        """Do again what a journal says was done: nothing is measured, appraised or recorded anew."""
+        record, self.record, self._known = self.record, _ignore, event.appraisals
+        try:
+            return self._redo(event)
+        finally:
+            self.record, self._known = record, None
+
+    def _redo(self, event: Event) -> list[Reply]:
+        match event.kind:
+            case "join":
+                return self.join(event.client, event.samples)
+            case "upload":
+                assert event.measured is not None
+                return self.upload(event.measured)
+            case "leave":
+                return self.leave(event.client)
+            case "expiry":
+                return self.expire(event.client, event.number)
+            case "flush":
+                return self.flush()
+
+    # around the verbs
+
+    def receive(self, upload: Upload) -> list[Reply]:
+        """Admit, measure and fold in one go."""
+        receipt = self.admit(upload)
+        if receipt is None:
+            return self.recorded(upload.client)
+        return self.upload(self.measure(upload, receipt))
+
+    def admit(self, upload: Upload) -> Receipt | None:
+        """The receipt an upload answers; None for a retry of one already accepted; refused otherwise."""
+        member = self._member(upload.client)
+        receipt = member.receipt
+        if receipt is None or receipt.number != upload.number:
+            _check_retry(upload, member)
+            return None
+        _check_client(upload.client, upload.samples)
+        self._check_models(upload, receipt)
+        self._check_numbers(upload)
+        return receipt
+
+    def measure(self, upload: Upload, receipt: Receipt) -> Measured:
+        """Look at an admitted upload. Touches no state, so it may run anywhere."""
+        return Measured(upload, receipt, self.algorithm.measure(upload, Given(receipt, self.proxies)))
+
+    def recorded(self, client: ClientId) -> list[Reply]:
+        """The open task of a client, as it was given."""
+        task = self._given.get(client)
+        return [Reply(client, task)] if task is not None else []
+
+    def preview(self, client: ClientId) -> Task:
+        """What this client would be asked now; nothing is given out."""
+        return self.algorithm.task(self._state, client)
+
+    # how a verb changes the state
+
+    def _change(self) -> _Change:
+        change = _Change(self._state, self._desk)
+        view: ChainMap[ClientId, Member] = ChainMap(change.members, self._members)
+        change.state = replace(self._state, members=view)
+        return change
+
+    def _withdraw(self, client: ClientId, member: Member) -> _Change:
+        change = self._change()
+        if member.receipt is not None:
+            change.desk = replace(change.desk, open=change.desk.open - 1)
+            change.tasks[client] = None
+        change.set(client, replace(member, receipt=None))
+        return change
+
+    def _settle(self, event: Event, change: _Change) -> list[Reply]:
+        """Ask the pace its two questions, record the event, and make the change true."""
+        if self.pace.folds(change.desk):
+            pending, change.desk = change.desk.pending, replace(change.desk, pending=())
+            self._fold(change, pending)
+        self._answer(change, self.pace.answers(change.desk, change.state))
+        self.record(replace(event, appraisals=change.appraisals))
+        self._members.update(change.members)
+        self._state = replace(change.state, members=self._members)
+        self._desk, self.notes = change.desk, change.notes
+        for client, task in change.tasks.items():
+            if task is None:
+                self._given.pop(client, None)
+            else:
+                self._given[client] = task
+        return change.replies
+
+    def _fold(self, change: _Change, measured: Sequence[Measured]) -> None:
+        state = change.state
+        step = self.algorithm.fold(state, measured)
+        version = state.version + 1
+        changed = {k: self._finished(state, k, params) for k, params in step.clusters.items()}
+        losses = self._appraise(changed)
+        clusters = dict(state.clusters)
+        for k, params in changed.items():
+            updates = clusters[k].updates + 1 if k in clusters else 0
+            clusters[k] = Cluster(params, version, updates, losses.get(k))
+        for client, mixture in step.mixtures.items():
+            change.set(client, replace(state.members[client], mixture=dict(mixture)))
+        memory = {**state.memory, **step.memory} if step.memory else state.memory
+        change.state = replace(state, clusters=clusters, version=version, memory=memory)
+        change.appraisals.update(losses)
+        change.notes.update(step.notes)
+
+    def _finished(self, state: State, cluster: ClusterId, params: Params) -> Params:
+        """A folded model as it is kept: finite, sealed, with the buffers the algorithm wants."""
+        state.layout.check(params)
+        if self.algorithm.buffers == "server" and cluster in state.clusters:
+            params = keep_buffers(state.layout, state.clusters[cluster].params, params)
+        return seal(params)
+
+    def _appraise(self, changed: Mapping[ClusterId, Params]) -> dict[ClusterId, float]:
+        if self._known is not None:
+            return dict(self._known)
+        found = {}
+        for k, params in changed.items():
+            loss = self.algorithm.appraise(params, self.proxies[k]) if k in self.proxies else None
+            if loss is not None:
+                found[k] = loss
+        if not all(isfinite(loss) for loss in found.values()):
+            raise NotFinite("a cluster's loss on its proxy set is finite", str(found), "train at a lower rate")
+        return found
+
+    def _answer(self, change: _Change, clients: Sequence[ClientId]) -> None:
+        chosen = set(clients)
+        if not chosen:
+            return
+        for client in clients:
+            member = change.state.members[client]
+            task = self._number(change.state, client, member.number + 1)
+            change.set(client, replace(member, receipt=_receipt(task), number=task.number))
+            change.tasks[client] = task
+            change.replies.append(Reply(client, task))
+        waiting = tuple(client for client in change.desk.waiting if client not in chosen)
+        change.desk = replace(change.desk, open=change.desk.open + len(chosen), waiting=waiting)
+
+    def _number(self, state: State, client: ClientId, number: int) -> Task:
+        draft = self.algorithm.task(state, client)
+        recipe(draft.recipe)
+        settings = {**self.plan, **draft.settings, "seed": derive(state.seed, client, number)}
+        return replace(draft, number=number, base=state.version, settings=settings)
+
+    # what must hold before anything changes
+
+    def _member(self, client: ClientId) -> Member:
+        if client not in self._members:
+            raise UnknownClient("only members upload and leave", f"client {client!r}", "join first")
+        return self._members[client]
+
+    def _check_models(self, upload: Upload, receipt: Receipt) -> None:
+        wanted = receipt.models if recipe(receipt.recipe).sends == "all" else ()
+        if sorted(upload.models) != sorted(wanted):
+            raise WrongModels(
+                f"recipe {receipt.recipe} sends the models {list(wanted)}",
+                str(sorted(upload.models)),
+                "follow the recipe of the task",
+            )
+        for params in upload.models.values():
+            self._state.layout.check(params)
+
+    def _check_numbers(self, upload: Upload) -> None:
+        if not all(isfinite(number) for number in upload.metrics.values()):
+            raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
+        for cluster, share in (upload.mixture or {}).items():
+            if cluster not in self._state.clusters or not 0 <= share <= 1:
+                raise BadMixture(
+                    f"a mixture names {', '.join(self._state.clusters)} with shares in [0, 1]",
+                    f"{cluster} = {share}",
+                    "estimate it again",
+                )
+
+    def _check_proxies(self) -> None:
+        """An algorithm that appraises needs a non-empty proxy set for every cluster."""
+        if type(self.algorithm).appraise is Algorithm.appraise:
+            return
+        for k in self._state.clusters:
+            if k not in self.proxies or self.proxies[k].samples == 0:
+                raise SettingError(
+                    f"{self.algorithm.name} needs a proxy set for every cluster",
+                    f"none for {k}",
+                    "give proxies for every cluster",
+                )
+
+
+def _ignore(event: Event) -> None:
+    pass
+
+
+def _receipt(task: Task) -> Receipt:
+    mark = digest(to_tree(task))
+    return Receipt(task.number, task.base, task.recipe, tuple(task.models), task.mixture, mark, task.solo, task.memo)
+
+
+def _digest(upload: Upload) -> str:
+    return digest(to_tree(upload))
+
+
+def _check_retry(upload: Upload, member: Member) -> None:
+    """An upload that answers no open task must be a retry of the last one accepted."""
+    got = f"upload {upload.number} of client {upload.client}"
+    if upload.number < 1 or upload.number > member.number:
+        raise UnknownTask(
+            f"an upload answers a task it was given, the last being {member.number}", got, "fetch the task again"
+        )
+    if upload.number != member.answered:
+        raise TaskClosed(
+            "an upload answers an open task",
+            f"{got}, answered before or withdrawn",
+            "fetch the task again; the server may have gone on without this one",
+        )
+    if _digest(upload) != member.digest:
+        raise Conflict(
+            "a retry carries the same body", f"another body under {got}", "fetch the task and answer that one"
+        )
+
+
+def _check_client(client: ClientId, samples: int) -> None:
+    if not (isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()):
+        raise BadClient("a client id is 1 to 200 printable characters", repr(client)[:80], "choose another")
+    if type(samples) is not int or not 0 <= samples < 1 << 53:
+        raise BadClient("samples is a whole number from 0 on", repr(samples), "send the number of samples")

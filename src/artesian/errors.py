@@ -1,0 +1,173 @@
+"""Everything that can go wrong, as one tree. An error names the rule, what was got, and what to do.
+
+ArtesianError
+├── UserError                 the user's mistake: exit code 2
+│   ├── SettingError          a file, key or value of an experiment is wrong
+│   ├── LayoutError           a model cannot be laid out as one vector
+│   ├── MissingExtra          an optional package is not installed
+│   ├── MissingData           a data set is not where it was looked for
+│   ├── RunExists             the output folder already holds something
+│   ├── ResumeMismatch        the folder to resume belongs to another experiment
+│   └── Stalled               nobody is left who could upload
+├── MachineError              the machine's failure: exit code 1
+│   ├── StorageError          a file could not be written or read
+│   ├── JournalDamaged        a journal was altered or lost a part in the middle
+│   └── WorkerLost            a worker process died
+└── Refused                   the server says no; nothing has changed
+    ├── BadFormat             bytes that are not a message of ours
+    ├── NewerFormat           a format number this version does not know
+    ├── BadClient             a client id or a sample count that cannot be
+    ├── UnknownClient         nobody joined under this id
+    ├── UnknownTask           a task number that was never given to this client
+    ├── TaskClosed            the task was answered, withdrawn or out of patience
+    ├── Conflict              another body under an identity already answered
+    ├── WrongModels           not the models the task asks for
+    ├── WrongShape            a vector of another length or dtype
+    ├── NotFinite             NaN or Inf in a model, a mixture or a measurement
+    └── BadMixture            a mixture with an unknown cluster or a share outside [0, 1]
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ArtesianError(Exception):
+    """The root: `rule` is what must hold, `got` what was found instead, `remedy` what to do."""
+
+    exit_code = 1
+
+    def __init__(self, rule: str, got: str = "", remedy: str = "") -> None:
+        super().__init__(rule, got, remedy)
+        self.rule, self.got, self.remedy = rule, got, remedy
+
+    def __str__(self) -> str:
+        text = f"{self.rule}: got {self.got}" if self.got else self.rule
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class UserError(ArtesianError):
+    """The user's mistake."""
+
+    exit_code = 2
+
+
+class SettingError(UserError):
+    """A file, key or value of an experiment is wrong."""
+
+
+class LayoutError(UserError):
+    """A model cannot be laid out as one float32 vector."""
+
+
+class MissingExtra(UserError):
+    """An optional package is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs the package {package}", "", f"install it: pip install 'artesian[{extra}]'")
+
+
+class MissingData(UserError):
+    """A data set is not where it was looked for."""
+
+
+class RunExists(UserError):
+    """The output folder already holds something."""
+
+
+class ResumeMismatch(UserError):
+    """The folder to resume belongs to another experiment."""
+
+
+class Stalled(UserError):
+    """Nobody is left who could upload."""
+
+
+class MachineError(ArtesianError):
+    """The machine's failure."""
+
+
+class StorageError(MachineError):
+    """A file could not be written or read."""
+
+
+class JournalDamaged(MachineError):
+    """A journal was altered or lost a part in the middle."""
+
+
+class WorkerLost(MachineError):
+    """A worker process died."""
+
+
+class Refused(ArtesianError):
+    """The server says no; nothing has changed."""
+
+    exit_code = 2
+
+
+class BadFormat(Refused):
+    """Bytes that are not a message of ours."""
+
+
+class NewerFormat(Refused):
+    """A format number this version does not know."""
+
+
+class BadClient(Refused):
+    """A client id or a sample count that cannot be."""
+
+
+class UnknownClient(Refused):
+    """Nobody joined under this id."""
+
+
+class UnknownTask(Refused):
+    """A task number that was never given to this client."""
+
+
+class TaskClosed(Refused):
+    """The task was answered, withdrawn or out of patience."""
+
+
+class Conflict(Refused):
+    """Another body under an identity already answered."""
+
+
+class WrongModels(Refused):
+    """Not the models the task asks for."""
+
+
+class WrongShape(Refused):
+    """A vector of another length or dtype."""
+
+
+class NotFinite(Refused):
+    """NaN or Inf in a model, a mixture or a measurement."""
+
+
+class BadMixture(Refused):
+    """A mixture with an unknown cluster or a share outside [0, 1]."""
+
+
+STATUSES: dict[type[Refused], int] = {
+    BadFormat: 400,
+    NewerFormat: 400,
+    BadClient: 422,
+    UnknownClient: 404,
+    UnknownTask: 404,
+    TaskClosed: 409,
+    Conflict: 409,
+    WrongModels: 422,
+    WrongShape: 422,
+    NotFinite: 422,
+    BadMixture: 422,
+}
+"""The HTTP status that answers each refusal: the one place where it is decided."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to do about an unknown name: the nearest known one, or the whole list."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

@@ -1,0 +1,231 @@
+"""Experiments from names and files: the tables of a TOML file become the values of an `Experiment`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from artesian.algorithms import ALGORITHMS
+from artesian.core import Algorithm, Model, Plan
+from artesian.errors import SettingError, nearest
+from artesian.learners.arrays import MODELS
+from artesian.simulator import run as simulator
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.run import Progress, Run
+from artesian.simulator.start import Start
+from artesian.simulator.world import WORLDS, World
+
+T = TypeVar("T")
+NUMBERS = ("uploads", "evaluate_every", "snapshot_every")
+TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start")
+
+
+def presets() -> dict[str, str]:
+    """Every preset inside the package, with the sentence it begins with."""
+    folder = resources.files("artesian") / "presets"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {f.name.removesuffix(".toml"): _opening(f.read_text()) for f in files}
+
+
+def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
+    """The experiment of a file or a preset, with `section.key=value` changes applied."""
+    name, text = _text(source)
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError("an experiment is a TOML file", f"{error} in {source}", "mend the file") from None
+    for change in changes:
+        _apply(tables, change)
+    return build({"name": name, **tables})
+
+
+def build(tables: Mapping[str, Any]) -> Experiment:
+    """The experiment these tables describe."""
+    _known(tables, ("name", *NUMBERS, *TABLES), "the experiment")
+    for table in TABLES:
+        if not isinstance(tables.get(table, {}), dict):
+            raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
+    world: World = _named(tables.get("world", {}), WORLDS, "world", "rotated")
+    own = dict(tables.get("algorithm", {}))
+    name = own.get("name", "cdfl")
+    for other in tables.get("algorithms", {}):
+        if ":" not in other:
+            _known([other], ALGORITHMS, "algorithms")
+    settings = {**tables.get("algorithms", {}).get(name, {}), **own}
+    algorithm: Algorithm = _named(settings, ALGORITHMS, "algorithm", "cdfl")
+    return _checked(
+        "the experiment",
+        lambda: Experiment(
+            world=world,
+            model=_model(tables.get("model", {}), world),
+            algorithm=algorithm,
+            fleet=_settings(Fleet, tables.get("fleet", {}), "fleet"),
+            training=_settings(Plan, tables.get("training", {}), "training"),
+            start=_settings(Start, tables.get("start", {}), "start"),
+            name=str(tables.get("name", "own")),
+            **{n: _whole(n, tables[n]) for n in NUMBERS if n in tables},
+        ),
+    )
+
+
+def simulate(
+    experiment: str | Path | Experiment | None = None,
+    *,
+    algorithm: Algorithm | str | None = None,
+    world: World | None = None,
+    model: Model | None = None,
+    fleet: Fleet | None = None,
+    training: Plan | None = None,
+    start: Start | None = None,
+    uploads: int | None = None,
+    changes: Sequence[str] = (),
+    seed: int = 0,
+    workers: int = 0,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Run an experiment and return what it found.
+
+    `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
+    Without one, the rotated digits are the world. `out` is a folder to keep the run in.
+
+    >>> run = simulate("digits-2", uploads=40)
+    >>> run.summary["uploads"]
+    40
+    """
+    chosen = experiment if isinstance(experiment, Experiment) else load(experiment or "digits-4", changes)
+    parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training, "start": start}
+    if isinstance(algorithm, str):
+        if isinstance(experiment, Experiment):
+            algorithm = _named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl")
+        else:
+            named = load(experiment or "digits-4", [*changes, f"algorithm.name={algorithm}"])
+            algorithm = named.algorithm
+    parts |= {"algorithm": algorithm, "uploads": uploads}
+    if world is not None and model is None and not isinstance(experiment, Experiment):
+        parts["model"] = _model({}, world)
+    if experiment is None:
+        parts["name"] = "own"
+    changed = {name: part for name, part in parts.items() if part is not None}
+    final = _checked("the experiment", lambda: replace(chosen, **changed))
+    folder = Path(out) if out is not None else None
+    run = simulator.simulate(final, seed=seed, workers=workers, out=folder, resume=resume, progress=progress)
+    if run is None:
+        raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")
+    return run
+
+
+def _text(source: str | Path) -> tuple[str, str]:
+    known = presets()
+    if str(source) in known:
+        return str(source), (resources.files("artesian") / "presets" / f"{source}.toml").read_text()
+    path = Path(source)
+    try:
+        return path.stem, path.read_text()
+    except UnicodeDecodeError:
+        raise SettingError("an experiment is a TOML file", f"{path}, which is not text", "name another") from None
+    except OSError as error:
+        raise SettingError(
+            "an experiment is a file or a preset", f"{source} ({error.strerror})", nearest(str(source), known)
+        ) from None
+
+
+def _opening(text: str) -> str:
+    return text.splitlines()[0].removeprefix("#").strip()
+
+
+def _apply(tables: dict[str, Any], change: str) -> None:
+    """`section.key=value`, where the value is TOML, or plain text."""
+    place, equals, text = change.partition("=")
+    path = [part.strip() for part in place.split(".")]
+    if not equals or not all(path):
+        raise SettingError("--set takes section.key=value", change, "for example --set world.clusters=4")
+    try:
+        value = tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    table = tables
+    for part in path[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise SettingError("--set takes section.key=value", change, f"{part} is a value, not a section")
+    table[path[-1]] = value
+
+
+def _named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, default: str) -> Any:
+    """The object a table describes: its `name` is one of ours or `module:name`, the rest are its fields."""
+    name = settings.get("name", default)
+    rest = {key: value for key, value in settings.items() if key != "name"}
+    if not isinstance(name, str):
+        raise SettingError(f"{what}.name is a text", repr(name), nearest(str(name), known))
+    kind = known.get(name) or _imported(name, known, what)
+    if not inspect.isclass(kind) and not is_dataclass(kind):
+        return _checked(what, lambda: kind(**rest))
+    return kind if not inspect.isclass(kind) else _settings(kind, rest, what)
+
+
+def _imported(name: str, known: Mapping[str, Any], what: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise SettingError(f"{what}.name is known, or module:name", repr(name), nearest(name, known))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(f"{what}.name can be imported", f"{name} ({error})", "check the path") from None
+
+
+def _model(settings: Mapping[str, Any], world: World) -> Model:
+    """The model of a table, shaped to fit the world's data."""
+    kind = MODELS.get(settings.get("name", "mlp"))
+    fits = {"features": world.features, "classes": world.classes}
+    known = {f.name for f in fields(kind)} if kind else set()
+    shape = {key: value for key, value in fits.items() if key in known}
+    model: Model = _named({**shape, **settings}, MODELS, "model", "mlp")
+    return model
+
+
+def _settings(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so."""
+    if not is_dataclass(kind):
+        return _checked(where, lambda: kind(**table))
+    _known(table, [f.name for f in fields(kind) if f.init], where)
+    return _checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
+
+
+def _known(keys: Any, known: Any, where: str) -> None:
+    for key in keys:
+        if key not in known:
+            raise SettingError(f"{where} has no setting of this name", repr(key), nearest(key, known))
+
+
+def _checked(where: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join([where, *(str(part) for part in first["loc"][:1])])
+        got = repr(first["input"]) if first["loc"] else first["msg"].removeprefix("Value error, ")
+        rule = f"{place}: {first['msg']}" if first["loc"] else f"[{where}] must hold together"
+        raise SettingError(rule, got, f"see the settings of {where}") from None
+    except (ValueError, TypeError) as error:
+        raise SettingError(f"[{where}] must hold together", str(error), "mend the value") from None
+
+
+def _whole(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise SettingError(f"{name} is a whole number", repr(value), "mend the value")
+    return value

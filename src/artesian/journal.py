@@ -1,0 +1,190 @@
+"""Durable pieces: a file written whole or not at all, arrays by digest, and a journal of records.
+
+A journal is a text file with one record a line: a checksum, a space, a JSON object that carries its own
+number. A line cut short at the very end was never acknowledged and is dropped; a bad line anywhere else
+means the file was altered, and is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from artesian.codec import decode, encode, to_json
+from artesian.errors import JournalDamaged, StorageError
+
+
+@contextmanager
+def storage(path: Path) -> Iterator[None]:
+    """Turn an operating system's complaint about `path` into ours."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        raise StorageError(
+            "the disk is full" if full else "a file must be writable and readable",
+            f"{error.strerror or error} at {path}",
+            "free some space; what was written before is intact" if full else "check the folder's permissions",
+        ) from error
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: temporary name, sync, rename, sync of the folder."""
+    temporary = path.with_name(path.name + ".tmp")
+    with storage(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Vault:
+    """Arrays in a folder, each under the digest of its bytes: what did not change is not written again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, array: np.ndarray) -> str:
+        """Store an array, and return its name."""
+        data = encode("array", {"array": array})
+        name = hashlib.sha256(data).hexdigest()
+        if not self._path(name).exists():
+            write_file(self._path(name), data)
+        return name
+
+    def get(self, name: str) -> np.ndarray:
+        """The array of this name, if its bytes are still the same."""
+        path = self._path(name)
+        with storage(path):
+            data = path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != name:
+            raise StorageError("a stored array matches its name", f"other bytes in {path}", "restore the file")
+        array: np.ndarray = decode("array", data, dict[str, Any])["array"]
+        return array
+
+    def keep(self, names: set[str]) -> None:
+        """Drop every array not among `names`."""
+        for path in self.folder.glob("*.safetensors"):
+            if path.stem not in names:
+                path.unlink(missing_ok=True)
+
+    def _path(self, name: str) -> Path:
+        if len(name) != 64 or set(name) - set("0123456789abcdef"):
+            raise StorageError("arrays are named by hex digests", repr(name)[:80], "restore the file that names it")
+        return self.folder / f"{name}.safetensors"
+
+
+class Journal:
+    """An append-only file of numbered records, each synced to disk before `append` returns."""
+
+    def __init__(self, path: Path, *, sync: bool = True) -> None:
+        self.path, self.sync = path, sync
+        records, self.length, self.torn = _read(path)
+        self.count = len(records)
+        with storage(path):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (held for the journal's life)
+            self._cut(self.length)
+            sync_folder(path.parent)
+
+    def append(self, record: dict[str, Any]) -> int:
+        """Add a record and return its number; a failed write leaves the file as it was."""
+        line = _line({"n": self.count, **record})
+        with storage(self.path):
+            try:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                if self.sync:
+                    os.fsync(self._file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    self._cut(self.length)
+                raise
+        self.count += 1
+        self.length += len(line)
+        return self.count - 1
+
+    def records(self) -> list[dict[str, Any]]:
+        """All records so far."""
+        return _read(self.path)[0]
+
+    def cut(self, count: int) -> None:
+        """Forget every record from number `count` on."""
+        kept = self.records()[:count]
+        self.count, self.length = len(kept), sum(len(_line(record)) for record in kept)
+        with storage(self.path):
+            self._cut(self.length)
+
+    def flush(self) -> None:
+        """Make everything appended durable, where single records are not synced."""
+        with storage(self.path):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Sync, and let go of the file."""
+        self.flush()
+        self._file.close()
+
+    def _cut(self, length: int) -> None:
+        os.ftruncate(self._file.fileno(), length)
+        os.fsync(self._file.fileno())
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    text = to_json(record).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _parse(line: bytes, number: int) -> dict[str, Any] | None:
+    """The record of a line, or None where the line is not sound."""
+    if len(line) < 10 or not line.endswith(b"\n") or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
+        return None
+    record = json.loads(line[9:-1])
+    return record if isinstance(record, dict) and record.get("n") == number else None
+
+
+def _read(path: Path) -> tuple[list[dict[str, Any]], int, int]:
+    """The sound records, the bytes they take, and the bytes of a torn tail."""
+    with storage(path):
+        data = path.read_bytes() if path.exists() else b""
+    records: list[dict[str, Any]] = []
+    length = 0
+    for line in data.splitlines(keepends=True):
+        record = _parse(line, len(records))
+        if record is None:
+            break
+        records.append(record)
+        length += len(line)
+    torn = len(data) - length
+    if b"\n" in data[length:]:
+        raise JournalDamaged(
+            "every line of a journal is a sound record", f"a bad record {len(records)} in {path}", "restore the file"
+        )
+    return records, length, torn

@@ -1,0 +1,1 @@
+"""Bodies of data and the ability to learn from them."""

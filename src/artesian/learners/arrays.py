@@ -1,0 +1,268 @@
+"""Learners in plain numpy: softmax regression, a small perceptron, linear regression. They need no torch.
+
+A model is a value that knows its layout, its start, and its gradient by hand; `ArrayLearner` joins it to data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from artesian.core import Ensemble, Plan, Pull, generator
+from artesian.params import Layout, Params, seal
+
+Arrays = dict[str, np.ndarray]
+
+
+class ArrayModel(Protocol):
+    """A model with a hand-written gradient."""
+
+    @property
+    def layout(self) -> Layout: ...
+    def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray: ...
+    def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray: ...
+    def score(self, output: np.ndarray, y: np.ndarray) -> float: ...
+    def gradient(self, arrays: Arrays, x: np.ndarray, y: np.ndarray, weights: np.ndarray, out: Arrays) -> None:
+        """Write the gradient of sum_i weights_i loss_i into `out`."""
+        ...
+
+
+@dataclass(frozen=True)
+class SoftmaxRegression:
+    """Multinomial logistic regression: one dense layer, cross-entropy."""
+
+    features: int
+    classes: int
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(_dense("dense", self.features, self.classes))
+
+    def start(self, seed: int) -> Params:
+        return _start(self.layout, seed)
+
+    def learner(self, x: np.ndarray, y: np.ndarray) -> ArrayLearner:
+        return ArrayLearner(self, x, y)
+
+    def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray:
+        return _probabilities(x @ arrays["dense.weight"] + arrays["dense.bias"])
+
+    def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return _cross_entropy(output, y)
+
+    def score(self, output: np.ndarray, y: np.ndarray) -> float:
+        return _accuracy(output, y)
+
+    def gradient(self, arrays: Arrays, x: np.ndarray, y: np.ndarray, weights: np.ndarray, out: Arrays) -> None:
+        _backward(out, "dense", x, _output_error(self.predict(arrays, x), y, weights))
+
+
+@dataclass(frozen=True)
+class Perceptron:
+    """One hidden layer with ReLU, cross-entropy."""
+
+    features: int
+    classes: int
+    hidden: int = 32
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(_dense("hidden", self.features, self.hidden) | _dense("output", self.hidden, self.classes))
+
+    def start(self, seed: int) -> Params:
+        return _start(self.layout, seed)
+
+    def learner(self, x: np.ndarray, y: np.ndarray) -> ArrayLearner:
+        return ArrayLearner(self, x, y)
+
+    def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray:
+        return self._forward(arrays, x)[1]
+
+    def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return _cross_entropy(output, y)
+
+    def score(self, output: np.ndarray, y: np.ndarray) -> float:
+        return _accuracy(output, y)
+
+    def gradient(self, arrays: Arrays, x: np.ndarray, y: np.ndarray, weights: np.ndarray, out: Arrays) -> None:
+        active, output = self._forward(arrays, x)
+        error = _output_error(output, y, weights)
+        _backward(out, "output", active, error)
+        _backward(out, "hidden", x, (error @ arrays["output.weight"].T) * (active > 0))
+
+    def _forward(self, arrays: Arrays, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        active = np.maximum(x @ arrays["hidden.weight"] + arrays["hidden.bias"], 0)
+        return active, _probabilities(active @ arrays["output.weight"] + arrays["output.bias"])
+
+
+@dataclass(frozen=True)
+class LinearRegression:
+    """y = <x, w> + bias with squared error; `bias=False` is FedSoft's synthetic model."""
+
+    features: int
+    bias: bool = True
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout.of(_dense("dense", self.features, 1, self.bias))
+
+    def start(self, seed: int) -> Params:
+        return _start(self.layout, seed)
+
+    def learner(self, x: np.ndarray, y: np.ndarray) -> ArrayLearner:
+        return ArrayLearner(self, x, y)
+
+    def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray:
+        output: np.ndarray = (x @ arrays["dense.weight"])[:, 0]
+        return output + arrays["dense.bias"] if self.bias else output
+
+    def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.square(output - y)
+
+    def score(self, output: np.ndarray, y: np.ndarray) -> float:
+        """Minus the mean squared error: larger is better, as everywhere."""
+        return -float(self.losses(output, y).mean(dtype=np.float64))
+
+    def gradient(self, arrays: Arrays, x: np.ndarray, y: np.ndarray, weights: np.ndarray, out: Arrays) -> None:
+        error = (2 * weights * (self.predict(arrays, x) - y))[:, None]
+        _backward(out, "dense", x, error, self.bias)
+
+
+@dataclass(frozen=True)
+class ArrayLearner:
+    """A model and the data it learns from."""
+
+    model: ArrayModel
+    x: np.ndarray
+    y: np.ndarray
+
+    @property
+    def samples(self) -> int:
+        return len(self.x)
+
+    def losses(self, params: Params) -> np.ndarray:
+        return self.model.losses(self._predict(params), self.y)
+
+    def score(self, ensemble: Ensemble) -> float:
+        """Of the weighted mean of the models' predictions; 0 where there are no data."""
+        if not self.samples:
+            return 0.0
+        output = sum(weight * self._predict(params) for weight, params in ensemble)
+        return self.model.score(np.asarray(output), self.y)
+
+    def train(
+        self,
+        params: Params,
+        *,
+        seed: int,
+        plan: Plan,
+        pulls: Sequence[Pull] = (),
+        weights: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Params:
+        layout, rng = self.model.layout, generator(seed, "train")
+        own = np.array(params, np.float32)
+        gradient = np.zeros_like(own)
+        arrays, slots = layout.view(own), layout.view(gradient)
+        step = _optimizer(plan, own.size)
+        weights = np.ones(self.samples, np.float32) if weights is None else weights.astype(np.float32)
+        for _ in range(plan.epochs):
+            order = rng.permutation(self.samples)
+            for first in range(0, self.samples, plan.batch):
+                rows = order[first : first + plan.batch]
+                self.model.gradient(arrays, self.x[rows], self.y[rows], weights[rows] / len(rows), slots)
+                for strength, anchor in pulls:
+                    gradient += np.float32(strength) * (own - anchor)
+                if plan.decay:
+                    gradient += np.float32(plan.decay) * own
+                own -= step(gradient) if mask is None else np.where(mask, step(gradient), 0)
+        return seal(own)
+
+    def _predict(self, params: Params) -> np.ndarray:
+        return self.model.predict(self.model.layout.view(params), self.x)
+
+
+def _dense(name: str, inputs: int, outputs: int, bias: bool = True) -> Arrays:
+    shapes = {f"{name}.weight": np.zeros((inputs, outputs), np.float32)}
+    return shapes | ({f"{name}.bias": np.zeros(outputs, np.float32)} if bias else {})
+
+
+def _start(layout: Layout, seed: int) -> Params:
+    """Weights uniform within 1/sqrt(inputs), biases 0."""
+    rng, arrays = generator(seed, "start"), {}
+    for entry in layout.entries:
+        bound = entry.shape[0] ** -0.5 if len(entry.shape) == 2 else 0.0
+        arrays[entry.name] = rng.uniform(-bound, bound, entry.shape).astype(np.float32)
+    return layout.pack(arrays)
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def _cross_entropy(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Of the true class, at most -log of the smallest float32."""
+    chosen = probabilities[np.arange(len(y)), y]
+    losses: np.ndarray = -np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
+    return losses
+
+
+def _accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:
+    return float((probabilities.argmax(axis=1) == y).mean())
+
+
+def _output_error(probabilities: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    error = probabilities.copy()
+    error[np.arange(len(y)), y] -= 1
+    error *= weights[:, None]
+    return error
+
+
+def _backward(out: Arrays, name: str, inputs: np.ndarray, error: np.ndarray, bias: bool = True) -> None:
+    np.matmul(inputs.T, error, out=out[f"{name}.weight"])
+    if bias:
+        error.sum(axis=0, out=out[f"{name}.bias"])
+
+
+def _optimizer(plan: Plan, size: int) -> Callable[[np.ndarray], np.ndarray]:
+    """A function from gradient to step, with a state of its own."""
+    if plan.optimizer == "adam":
+        return _adam(plan, size)
+    rate, velocity = np.float32(plan.rate), np.zeros(size if plan.momentum else 0, np.float32)
+
+    def step(gradient: np.ndarray) -> np.ndarray:
+        if not plan.momentum:
+            return rate * gradient
+        np.multiply(velocity, np.float32(plan.momentum), out=velocity)
+        np.add(velocity, gradient, out=velocity)
+        return rate * velocity
+
+    return step
+
+
+def _adam(plan: Plan, size: int) -> Callable[[np.ndarray], np.ndarray]:
+    first, second = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    steps = 0
+
+    def step(gradient: np.ndarray) -> np.ndarray:
+        nonlocal steps
+        steps += 1
+        first[:] = np.float32(0.9) * first + np.float32(0.1) * gradient
+        second[:] = np.float32(0.999) * second + np.float32(0.001) * np.square(gradient)
+        scale = np.sqrt(second / np.float32(1 - 0.999**steps)) + np.float32(1e-8)
+        return np.float32(plan.rate / (1 - 0.9**steps)) * first / scale
+
+    return step
+
+
+MODELS: dict[str, type[SoftmaxRegression] | type[Perceptron] | type[LinearRegression]] = {
+    "linear": LinearRegression,
+    "mlp": Perceptron,
+    "softmax": SoftmaxRegression,
+}

@@ -1,0 +1,57 @@
+"""When to fold, and whom to answer: a stream (asynchronous) or rounds (synchronous)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from artesian.core import ClientId, Desk, State
+
+Select = Callable[[State, Sequence[ClientId]], Sequence[ClientId]]
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Asynchronous: every upload is answered at once; every `batch` uploads are folded together."""
+
+    batch: int = 1
+    patience: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ValueError(f"a stream folds one upload at least, not {self.batch}")
+
+    def folds(self, desk: Desk) -> bool:
+        return len(desk.pending) >= self.batch
+
+    def answers(self, desk: Desk, state: State) -> Sequence[ClientId]:
+        return desk.waiting
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Synchronous: once `quorum` clients wait, a cohort of `size` is drawn; when the last of it has uploaded,
+    left or run out of `patience`, one fold closes the round."""
+
+    size: int
+    quorum: int | None = None  # None: as many as the cohort
+    patience: float | None = None
+    select: Select | None = None  # None: uniformly, from (seed, version)
+
+    def __post_init__(self) -> None:
+        if self.size < 1 or (self.quorum is not None and self.quorum < 1):
+            raise ValueError(f"a round needs one client at least, not size {self.size}, quorum {self.quorum}")
+        if self.patience is not None and self.patience <= 0:
+            raise ValueError(f"patience is a positive time, not {self.patience}")
+
+    def folds(self, desk: Desk) -> bool:
+        return bool(desk.pending) and desk.open == 0
+
+    def answers(self, desk: Desk, state: State) -> Sequence[ClientId]:
+        if desk.open or desk.pending or len(desk.waiting) < (self.quorum or self.size):
+            return ()
+        ready = sorted(desk.waiting)
+        if self.select is not None:
+            return self.select(state, ready)
+        chosen = state.rng("cohort").choice(len(ready), min(self.size, len(ready)), replace=False)
+        return [ready[i] for i in sorted(chosen.tolist())]

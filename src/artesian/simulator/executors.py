@@ -1,0 +1,173 @@
+"""Where trainings run. A training is a pure function of its job, so any executor may compute it in any order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+from artesian.core import ClientId, Mixture, Model, Notebook, Task
+from artesian.errors import MissingExtra, WorkerLost
+from artesian.recipes import Fit, recipe
+from artesian.simulator.world import World
+
+Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: all it depends on besides the place it runs at."""
+
+    client: ClientId
+    cycle: int
+    task: Task
+    notebook: Notebook
+
+    @property
+    def key(self) -> Key:
+        return self.client, self.task.number
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a training gave."""
+
+    fit: Fit
+    before: float  # score of what the client trained, on its own test data
+    mixture: Mixture  # the true one of its data
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every worker knows: where data come from, and what learns from them."""
+
+    world: World
+    model: Model
+    seed: int
+
+    def perform(self, job: Job) -> Done:
+        """Follow the task's recipe on the client's data."""
+        visit = self.world.visit(self.seed, job.client, job.cycle)
+        learner = self.model.learner(visit.train.x, visit.train.y)
+        fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
+        test = self.model.learner(visit.test.x, visit.test.y)
+        return Done(fit, test.score(fit.trained), visit.mixture)
+
+
+class Executor(Protocol):
+    """Begins trainings ahead of time, and hands over what they gave."""
+
+    ahead: int  # how many trainings are worth beginning early
+
+    def begin(self, job: Job) -> None: ...
+    def result(self, job: Job) -> Done: ...
+    def close(self) -> None: ...
+
+
+class Inline:
+    """In this process, when the result is wanted."""
+
+    ahead = 0
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def begin(self, job: Job) -> None:
+        pass
+
+    def result(self, job: Job) -> Done:
+        return self.place.perform(job)
+
+    def close(self) -> None:
+        pass
+
+
+class Processes:
+    """In warm worker processes, one thread each."""
+
+    def __init__(self, place: Place, workers: int) -> None:
+        self.ahead = 2 * workers
+        self._begun: dict[Key, Future[Done]] = {}
+        with _one_thread():
+            self._pool = ProcessPoolExecutor(
+                workers, multiprocessing.get_context("spawn"), initializer=_settle_in, initargs=(place,)
+            )
+            for _ in range(workers):
+                self._pool.submit(os.getpid)  # spawned now, while the environment says one thread
+
+    def begin(self, job: Job) -> None:
+        if job.key not in self._begun:
+            self._begun[job.key] = self._submit(job)
+
+    def result(self, job: Job) -> Done:
+        self.begin(job)
+        try:
+            return self._begun.pop(job.key).result()
+        except BrokenProcessPool:
+            raise _lost() from None
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _submit(self, job: Job) -> Future[Done]:
+        try:
+            return self._pool.submit(_perform, job)
+        except BrokenProcessPool:
+            raise _lost() from None
+
+
+def executor(place: Place, workers: int) -> Executor:
+    """Inline for 0 workers, processes otherwise."""
+    return Processes(place, workers) if workers else Inline(place)
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """Linear algebra on one thread in this process: the same bits as in a worker."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        raise MissingExtra("threadpoolctl", "sim") from None
+    with threadpool_limits(1):
+        yield
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _lost() -> WorkerLost:
+    return WorkerLost(
+        "workers live as long as the run", "one that died", "check memory, use fewer --workers, then --resume"
+    )
+
+
+_place: Place | None = None  # of this worker process
+
+
+def _settle_in(place: Place) -> None:
+    global _place
+    _place = place
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
+
+
+def _perform(job: Job) -> Done:
+    assert _place is not None
+    return _place.perform(job)

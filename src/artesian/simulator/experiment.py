@@ -1,0 +1,56 @@
+"""An experiment as one value: everything that, with a seed, decides a run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Self
+
+from artesian.core import Algorithm, Model, Plan
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.start import Start
+from artesian.simulator.world import World
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Who learns what from which data, and how long."""
+
+    world: World
+    model: Model
+    algorithm: Algorithm
+    fleet: Fleet = field(default_factory=Fleet)
+    training: Plan = field(default_factory=Plan)
+    start: Start = field(default_factory=Start)
+    uploads: int = 1000
+    name: str = "own"
+    evaluate_every: int = 20  # uploads between two looks at the clusters
+    snapshot_every: int = 200  # uploads between two snapshots, where there is a run folder
+
+    def __post_init__(self) -> None:
+        for name in ("uploads", "evaluate_every", "snapshot_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: it is counted from 1 on")
+
+    def planned(self) -> Self:
+        """The same, with an algorithm that knows how long the run is meant to last."""
+        wants = any(f.name == "horizon" for f in _fields(self.algorithm))
+        if not wants or getattr(self.algorithm, "horizon", None) is not None:
+            return self
+        return replace(self, algorithm=replace(self.algorithm, horizon=self.uploads))  # type: ignore[type-var]
+
+    def describe(self) -> dict[str, Any]:
+        """The resolved configuration as JSON values."""
+        parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
+        tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start")}
+        numbers = {n: getattr(self, n) for n in ("name", "uploads", "evaluate_every", "snapshot_every")}
+        return numbers | parts | tables
+
+
+def _fields(value: Any) -> tuple[Any, ...]:
+    return fields(value) if is_dataclass(value) else ()
+
+
+def _describe(value: Any) -> dict[str, Any]:
+    settings = {f.name: getattr(value, f.name) for f in _fields(value)}
+    kind = type(value)
+    return {"name": getattr(kind, "name", f"{kind.__module__}:{kind.__qualname__}"), **settings}

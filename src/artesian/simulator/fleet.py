@@ -1,0 +1,109 @@
+"""Fleets: when clients come, how long they train, when they leave. Pure functions of (seed, client, moment)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from artesian.core import ClientId, generator
+
+BLOCK = 4096  # draws of the uniform schedule made at a time
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The habits of all clients together.
+
+    `schedule="uniform"` is CDFL's: in every unit of time one client, drawn uniformly with replacement, finishes.
+    `schedule="latency"` gives every training a duration: fixed, or drawn between `latency` and `latency_max`.
+    """
+
+    schedule: Literal["uniform", "latency"] = "uniform"
+    latency: float = 1.0  # duration of one training
+    latency_max: float | None = None  # with it, durations are uniform in [latency, latency_max]
+    redraw: bool = True  # a new duration for every training, not one per client
+    slow_share: float = 0.0  # of the clients take longer, chosen by seed
+    slow_factor: float = 5.0  # how many times longer
+    leave_share: float = 0.0  # of the clients leave once, chosen by seed
+    leave_by: float = 0.0  # at a uniform time before this one
+    return_after: float | None = None  # and come back so much later; None: never
+    late_share: float = 0.0  # of the clients join late, chosen by seed
+    late_by: float = 0.0  # at a uniform time before this one
+
+    def __post_init__(self) -> None:
+        for name in ("slow_share", "leave_share", "late_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} = {getattr(self, name)}: a share is between 0 and 1")
+        checks = {
+            "latency is positive": self.latency > 0,
+            "latency_max is at least latency": self.latency_max is None or self.latency_max >= self.latency,
+            "slow_factor is at least 1": self.slow_factor >= 1,
+            "leave_by and late_by are positive where somebody leaves or is late": (
+                (not self.leave_share or self.leave_by > 0) and (not self.late_share or self.late_by > 0)
+            ),
+            "return_after is positive": self.return_after is None or self.return_after > 0,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise ValueError(f"{rule}, and it is not so here")
+
+
+@dataclass
+class Habits:
+    """A fleet with its names and seed: answers when things happen."""
+
+    fleet: Fleet
+    names: Sequence[ClientId]
+    seed: int
+    _turns: dict[ClientId, list[int]] = field(default_factory=dict)
+    _drawn: int = 0
+
+    def joins_at(self, client: ClientId) -> float:
+        """When this client first comes."""
+        if client not in self._chosen("late", self.fleet.late_share):
+            return 0.0
+        return float(generator(self.seed, "late", client).uniform(0, self.fleet.late_by))
+
+    def leaves_at(self, client: ClientId) -> float | None:
+        """When this client goes; None: never."""
+        if client not in self._chosen("leave", self.fleet.leave_share):
+            return None
+        return float(generator(self.seed, "leave", client).uniform(0, self.fleet.leave_by))
+
+    def finishes_at(self, client: ClientId, number: int, now: float) -> float:
+        """When a training begun now is done."""
+        if self.fleet.schedule == "uniform":
+            return float(self._next_turn(client, now))
+        return now + self._duration(client, number)
+
+    def _duration(self, client: ClientId, number: int) -> float:
+        fleet, duration = self.fleet, self.fleet.latency
+        if fleet.latency_max is not None:
+            rng = generator(self.seed, "latency", client, number if fleet.redraw else 0)
+            duration = float(rng.uniform(fleet.latency, fleet.latency_max))
+        slow = client in self._chosen("slow", fleet.slow_share)
+        return duration * fleet.slow_factor if slow else duration
+
+    def _next_turn(self, client: ClientId, now: float) -> int:
+        """The first draw after `now` that falls on this client."""
+        while True:
+            turns = self._turns.get(client, [])
+            place = bisect_right(turns, now)
+            if place < len(turns):
+                return turns[place]
+            self._draw_more()
+
+    def _draw_more(self) -> None:
+        rng = generator(self.seed, "schedule", self._drawn)
+        for offset, index in enumerate(rng.integers(0, len(self.names), BLOCK).tolist()):
+            self._turns.setdefault(self.names[index], []).append(self._drawn + offset + 1)
+        self._drawn += BLOCK
+
+    def _chosen(self, purpose: str, share: float) -> set[ClientId]:
+        count = round(share * len(self.names))
+        if not count:
+            return set()
+        order = generator(self.seed, "chosen", purpose).permutation(len(self.names))
+        return {self.names[i] for i in order[:count].tolist()}

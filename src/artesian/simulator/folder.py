@@ -1,0 +1,219 @@
+"""A run as a folder: configuration, journal, snapshots, tables, final models, summary."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from safetensors.numpy import save
+
+import artesian
+from artesian.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
+from artesian.errors import ResumeMismatch, RunExists, StorageError
+from artesian.journal import Journal, Vault, storage, write_file
+
+T = TypeVar("T")
+Cell = int | float | str | None
+
+
+class Table:
+    """Rows of numbers, in memory and, where there is a path, in a CSV file."""
+
+    def __init__(self, columns: Sequence[str], path: Path | None = None, length: int = 0) -> None:
+        """Begin a table, or go on with the first `length` bytes of one."""
+        self.columns, self.path = tuple(columns), path
+        self.rows: list[tuple[Cell, ...]] = []
+        self._written, self._unwritten = length, io.StringIO(newline="")
+        if length:
+            self.rows = self._reread(length)
+        else:
+            csv.writer(self._unwritten).writerow(self.columns)
+            if path is not None:
+                with storage(path):
+                    path.write_bytes(b"")
+
+    def add(self, *cells: Cell) -> None:
+        """Add a row; None is an empty cell."""
+        self.rows.append(cells)
+        if self.path is not None:
+            csv.writer(self._unwritten).writerow("" if cell is None else cell for cell in cells)
+
+    def flush(self) -> int:
+        """Write what is new, durably; return the length of the file."""
+        data = self._unwritten.getvalue().encode()
+        if self.path is not None and data:
+            with storage(self.path), open(self.path, "r+b") as file:
+                file.truncate(self._written)
+                file.seek(self._written)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._written += len(data)
+            self._unwritten = io.StringIO(newline="")
+        return self._written
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """One array per column; empty cells are NaN."""
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.columns)
+        return {
+            name: np.array([math.nan if cell is None else cell for cell in column])
+            for name, column in zip(self.columns, columns, strict=True)
+        }
+
+    def _reread(self, length: int) -> list[tuple[Cell, ...]]:
+        assert self.path is not None
+        with storage(self.path):
+            data = self.path.read_bytes()[:length]
+        if len(data) != length:
+            raise StorageError(f"{self.path.name} holds {length} bytes at least", str(len(data)), "restore the file")
+        rows = csv.reader(io.StringIO(data.decode(), newline=""))
+        return [tuple(_cell(text) for text in row) for row in rows][1:]
+
+
+def _cell(text: str) -> Cell:
+    if not text:
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+class RunFolder:
+    """Where a run lives on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.vault = Vault(path / "blobs")
+
+    @classmethod
+    def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """A new folder; one that holds anything already is left alone."""
+        with storage(path):
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise RunExists(
+                    "a run has a folder of its own", f"{path}, which exists", "give another --out, or --resume"
+                )
+            (path / "snapshots").mkdir(parents=True)
+        folder = cls(path)
+        write_file(path / "config.json", json.dumps(config, indent=2).encode())
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
+        """The folder of a run begun before, if it is the same run."""
+        recorded = read_json(path / "config.json")
+        check_format(recorded.get("format", 0))
+        for key in ("artesian", "seed", "experiment"):
+            here = json.loads(json.dumps(config[key]))
+            if recorded.get(key) != here:
+                where, then, now = _difference(key, recorded.get(key), here)
+                raise ResumeMismatch(
+                    f"{path} is resumed with the configuration it began with",
+                    f"{where} = {now}, where it was {then}",
+                    "give the same configuration, or another --out",
+                )
+        return cls(path)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """What the run found, once it has finished."""
+        path = self.path / "summary.json"
+        return read_json(path) if path.exists() else None
+
+    def table(self, name: str, columns: Sequence[str], length: int = 0) -> Table:
+        return Table(columns, self.path / f"{name}.csv", length)
+
+    def journal(self) -> Journal:
+        return Journal(self.path / "journal.jsonl", sync=False)
+
+    def save(self, uploads: int, checkpoint: Any) -> None:
+        """A snapshot; arrays that did not change are not written again, and older snapshots go."""
+        names: set[str] = set()
+
+        def put(path: str, array: np.ndarray) -> dict[str, str]:
+            names.add(self.vault.put(array))
+            return {"$blob": self.vault.put(array)}
+
+        tree = scatter(to_tree(checkpoint), put)
+        target = self.path / "snapshots" / f"{uploads:09d}.json"
+        write_file(target, to_json({"format": FORMAT, "checkpoint": tree}).encode())
+        for path in self._snapshots():
+            if path != target:
+                path.unlink(missing_ok=True)
+        self.vault.keep(names)
+
+    def load(self, kind: type[T]) -> T | None:
+        """The newest snapshot, or None where there is none yet."""
+        paths = self._snapshots()
+        if not paths:
+            return None
+        data = read_json(paths[-1])
+        check_format(data["format"])
+        return from_tree(kind, gather(data["checkpoint"], "$blob", self.vault.get))
+
+    def finish(self, summary: Mapping[str, Any], models: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """The final models under their ordinary parameter names, then the summary that says so."""
+        final = self.path / "final"
+        with storage(final):
+            final.mkdir(exist_ok=True)
+        for name, arrays in models.items():
+            write_file(final / f"{name}.safetensors", save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))
+        write_file(self.path / "summary.json", json.dumps(summary, indent=2).encode())
+
+    def _snapshots(self) -> list[Path]:
+        return sorted((self.path / "snapshots").glob("*.json"))
+
+
+def configuration(experiment: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """What opens every run: resolved settings, seed, version and commit."""
+    return {
+        "format": FORMAT,
+        "artesian": artesian.__version__,
+        "commit": _commit(),
+        "seed": seed,
+        "experiment": experiment,
+    }
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a run folder."""
+    with storage(path):
+        text = path.read_text()
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise StorageError("a run folder holds JSON files", f"{error} in {path}", "restore the file") from None
+    if not isinstance(data, dict):
+        raise StorageError("the file holds a JSON object", str(path), "restore the file")
+    return data
+
+
+def _difference(key: str, then: Any, now: Any) -> tuple[str, Any, Any]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        for name in sorted(set(then) | set(now)):
+            if then.get(name) != now.get(name):
+                return _difference(f"{key}.{name}", then.get(name), now.get(name))
+    return key, then, now
+
+
+def _commit() -> str | None:
+    """The commit of the source tree this runs from, if it runs from one."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "log", "-1", "--format=%H", "--", "."], cwd=here, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

@@ -1,0 +1,447 @@
+"""One run: the loop that lets clients come, train, upload and go in virtual time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from artesian.core import ClientId, ClusterId, Event, Learner, Mixture, Notebook, Reply, Task, Upload
+from artesian.engine import Coordinator, Snapshot
+from artesian.errors import Stalled, TaskClosed
+from artesian.params import Params
+from artesian.simulator.clock import Clock, Moment
+from artesian.simulator.executors import Done, Executor, Job, Place, executor, single_threaded
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.fleet import Habits
+from artesian.simulator.folder import RunFolder, Table, configuration
+from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    uploads: int
+    total: int
+    accuracy: float | None  # mean score of what clients drew back last
+
+
+class Link(Protocol):
+    """How clients reach the coordinator: directly, or over HTTP."""
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+    def join(self, client: ClientId, samples: int) -> list[Reply]: ...
+    def upload(self, upload: Upload) -> list[Reply]: ...
+    def leave(self, client: ClientId) -> list[Reply]: ...
+    def expire(self, client: ClientId, number: int) -> list[Reply]: ...
+
+
+@dataclass(frozen=True)
+class Direct:
+    """No network: the coordinator's own verbs."""
+
+    coordinator: Coordinator
+
+    def join(self, client: ClientId, samples: int) -> list[Reply]:
+        return self.coordinator.join(client, samples)
+
+    def upload(self, upload: Upload) -> list[Reply]:
+        return self.coordinator.receive(upload)
+
+    def leave(self, client: ClientId) -> list[Reply]:
+        return self.coordinator.leave(client)
+
+    def expire(self, client: ClientId, number: int) -> list[Reply]:
+        return self.coordinator.expire(client, number)
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A training under way."""
+
+    task: Task
+    cycle: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The plain numbers of a run."""
+
+    uploads: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    late: int = 0  # uploads that came after their task had expired
+    wall_seconds: float = 0.0
+    notes: Mapping[str, float] = field(default_factory=dict)  # what folds noted, summed up
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All a run needs to go on as if never stopped."""
+
+    coordinator: Snapshot
+    now: float
+    sequence: int
+    moments: tuple[Moment, ...]
+    cycles: Mapping[ClientId, int]
+    notebooks: Mapping[ClientId, Notebook]
+    flights: Mapping[ClientId, Flight]
+    entries: tuple[Entry, ...]
+    found: Mapping[ClientId, Mixture]
+    true: Mapping[ClientId, Mixture]
+    totals: Totals
+    journal: int  # records
+    tables: Mapping[str, int]  # bytes
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run found."""
+
+    summary: Mapping[str, Any]
+    metrics: Mapping[str, np.ndarray]  # one row per upload
+    clusters: Mapping[str, np.ndarray]  # one row per look at a cluster
+    models: Mapping[ClusterId, Mapping[str, np.ndarray]]  # the final ones, by parameter name
+    params: Mapping[ClusterId, Params]  # the same as vectors
+    mixtures: Mapping[ClientId, tuple[Mixture, Mixture | None]]  # true and found, newest
+    folder: Path | None = None
+
+    def table(self) -> str:
+        """The summary as two columns of text."""
+        width = max(len(key) for key in self.summary)
+        return "\n".join(f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items())
+
+
+class Simulation:
+    """A run under way."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        seed: int,
+        *,
+        workers: int = 0,
+        folder: RunFolder | None = None,
+        checkpoint: Checkpoint | None = None,
+        link: Callable[[Coordinator], Link] = Direct,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> None:
+        self.experiment, self.seed, self.workers = experiment, seed, workers
+        self.folder, self.progress = folder, progress
+        self.world = experiment.world
+        self.place = Place(experiment.world, experiment.model, seed)
+        self.habits = Habits(experiment.fleet, self.world.names, seed)
+        lengths = checkpoint.tables if checkpoint else {}
+        self.watch = Watch(
+            self.place,
+            self._table("metrics", UPLOADS, lengths),
+            self._table("clusters", CLUSTERS, lengths),
+        )
+        self.clock = Clock()
+        self.cycles: dict[ClientId, int] = {}
+        self.notebooks: dict[ClientId, Notebook] = {}
+        self.flights: dict[ClientId, Flight] = {}
+        self.totals = Totals()
+        self.journal = folder.journal() if folder else None
+        self.link = link(self._coordinator(checkpoint))
+        if checkpoint:
+            self._restore(checkpoint)
+        else:
+            self._begin()
+
+    @property
+    def coordinator(self) -> Coordinator:
+        return self.link.coordinator
+
+    # the loop
+
+    def run(self) -> Run:
+        """Go on until the planned number of uploads; an interrupted run takes a snapshot first."""
+        began = time.perf_counter() - self.totals.wall_seconds
+        self.executor: Executor = executor(self.place, self.workers)
+        try:
+            with single_threaded():
+                while self.totals.uploads < self.experiment.uploads:
+                    if self._next() and self.folder and self._due(self.experiment.snapshot_every):
+                        self._save(began)
+                self._finish()
+        except KeyboardInterrupt:
+            if self.folder:
+                self._save(began)
+            raise
+        finally:
+            self.executor.close()
+            if self.journal:
+                self.journal.close()
+        return self._result(began)
+
+    def _due(self, every: int) -> bool:
+        return self.totals.uploads % every == 0
+
+    def _next(self) -> bool:
+        """Let the next thing happen; True if it was an upload."""
+        self._begin_ahead()
+        moment = self.clock.pop()
+        if moment is None:
+            state, desk = self.coordinator.state, self.coordinator.desk
+            raise Stalled(
+                "a run goes on while somebody can upload",
+                f"{self.totals.uploads} of {self.experiment.uploads} uploads with {state.present} clients "
+                f"present and {len(desk.waiting)} waiting",
+                "let fewer clients leave, or lower clients_per_round",
+            )
+        match moment.kind:
+            case "join":
+                self._join(moment.client)
+            case "leave":
+                self._leave(moment.client)
+            case "patience":
+                self._start(self.link.expire(moment.client, moment.number))
+            case "finish":
+                return self._finish_training(moment)
+        return False
+
+    def _join(self, client: ClientId) -> None:
+        visit = self.world.visit(self.seed, client, self.cycles.get(client, 0))
+        self._start(self.link.join(client, len(visit.train)))
+
+    def _leave(self, client: ClientId) -> None:
+        self.flights.pop(client, None)
+        self._start(self.link.leave(client))
+        if self.experiment.fleet.return_after is not None:
+            self.clock.at(self.clock.now + self.experiment.fleet.return_after, "join", client)
+
+    def _finish_training(self, moment: Moment) -> bool:
+        client = moment.client
+        flight = self.flights.get(client)
+        if flight is None or flight.task.number != moment.number:
+            return False  # the client left meanwhile
+        done = self.executor.result(self._job(client, flight))
+        del self.flights[client]
+        self.notebooks[client] = done.fit.notebook
+        self.cycles[client] = flight.cycle + 1
+        try:
+            self._upload(client, flight, done)
+        except TaskClosed:  # out of patience: ask for another
+            self.totals = replace(self.totals, late=self.totals.late + 1)
+            self._join(client)
+            return False
+        return True
+
+    def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
+        version, upload = self.coordinator.state.version, done.fit.upload
+        replies = self.link.upload(upload)
+        folded = self.coordinator.state.version > version
+        self.totals = replace(
+            self.totals,
+            uploads=self.totals.uploads + 1,
+            bytes_up=self.totals.bytes_up + _bytes(upload.models),
+            notes=_summed(self.totals.notes, self.coordinator.notes if folded else {}),
+        )
+        late = version - flight.task.base
+        self.watch.note(
+            Entry(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
+        )
+        self._start(replies)
+        if folded or replies:
+            self.watch.score(self.coordinator, self.notebooks, replies)
+        if self._due(self.experiment.evaluate_every):
+            self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
+        if self.progress:
+            self.progress(Progress(self.totals.uploads, self.experiment.uploads, self.watch.accuracy()))
+
+    def _start(self, replies: list[Reply]) -> None:
+        """Clients with a new task begin to train."""
+        patience = self.coordinator.pace.patience
+        for client, task in ((reply.client, reply.task) for reply in replies):
+            self.flights[client] = Flight(task, self.cycles.setdefault(client, 0))
+            done_at = self.habits.finishes_at(client, task.number, self.clock.now)
+            self.clock.at(done_at, "finish", client, task.number)
+            if patience is not None:
+                self.clock.at(self.clock.now + patience, "patience", client, task.number)
+            self.totals = replace(self.totals, bytes_down=self.totals.bytes_down + _bytes(task.models))
+
+    def _job(self, client: ClientId, flight: Flight) -> Job:
+        return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()))
+
+    def _begin_ahead(self) -> None:
+        """Hand the executor the trainings that are wanted next."""
+        if not self.executor.ahead:
+            return
+        left = self.experiment.uploads - self.totals.uploads
+        for moment in self.clock.upcoming(min(self.executor.ahead, left)):
+            flight = self.flights.get(moment.client)
+            if moment.kind == "finish" and flight is not None and flight.task.number == moment.number:
+                self.executor.begin(self._job(moment.client, flight))
+
+    def _finish(self) -> None:
+        if getattr(self.experiment.algorithm, "flush_on_stop", False):
+            self.coordinator.flush()
+        self.watch.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
+        if not self._due(self.experiment.evaluate_every):
+            self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
+
+    # beginning, saving, restoring
+
+    def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
+        experiment, model = self.experiment, self.place.model
+        samples = self.world.proxies(self.seed)
+        proxies: dict[ClusterId, Learner] = {k: model.learner(s.x, s.y) for k, s in samples.items()}
+        options: dict[str, Any] = {"proxies": proxies, "plan": experiment.training, "record": self._record}
+        if checkpoint:
+            return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
+        everything = model.learner(
+            np.concatenate([s.x for s in samples.values()]), np.concatenate([s.y for s in samples.values()])
+        )
+        with single_threaded():
+            start = experiment.start.models(model, proxies, everything, self.seed)
+            return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
+
+    def _record(self, event: Event) -> None:
+        """The journal of a run: what happened, without models."""
+        if not self.journal:
+            return
+        record: dict[str, Any] = {"time": self.clock.now, "kind": event.kind, "client": event.client}
+        if event.kind == "join":
+            record["samples"] = event.samples
+        if event.measured is not None:
+            upload, receipt = event.measured.upload, event.measured.receipt
+            record |= {"number": upload.number, "base": receipt.base, "samples": upload.samples}
+            record["evidence"] = dict(event.measured.evidence)
+        if event.appraisals:
+            record["appraisals"] = dict(event.appraisals)
+        self.journal.append(record)
+
+    def _begin(self) -> None:
+        for client in self.world.names:
+            joins, leaves = self.habits.joins_at(client), self.habits.leaves_at(client)
+            self.clock.at(joins, "join", client)
+            if leaves is not None:
+                self.clock.at(max(joins, leaves), "leave", client)
+        if self.folder:
+            self._save(time.perf_counter())
+
+    def _save(self, began: float) -> None:
+        """A snapshot of everything, after which nothing before it is needed."""
+        assert self.folder and self.journal
+        self._tick(began)
+        self.journal.flush()
+        checkpoint = Checkpoint(
+            coordinator=self.coordinator.snapshot(),
+            now=self.clock.now,
+            sequence=self.clock.sequence,
+            moments=self.clock.moments(),
+            cycles=self.cycles,
+            notebooks=self.notebooks,
+            flights=self.flights,
+            entries=tuple(self.watch.entries),
+            found=self.watch.found,
+            true=self.watch.true,
+            totals=self.totals,
+            journal=self.journal.count,
+            tables={"metrics": self.watch.uploads.flush(), "clusters": self.watch.looks.flush()},
+        )
+        self.folder.save(self.totals.uploads, checkpoint)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        assert self.journal
+        self.journal.cut(checkpoint.journal)
+        self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
+        self.cycles, self.notebooks = dict(checkpoint.cycles), dict(checkpoint.notebooks)
+        self.flights, self.totals = dict(checkpoint.flights), checkpoint.totals
+        self.watch.entries = list(checkpoint.entries)
+        self.watch.found, self.watch.true = dict(checkpoint.found), dict(checkpoint.true)
+
+    def _tick(self, began: float) -> None:
+        self.totals = replace(self.totals, wall_seconds=time.perf_counter() - began)
+
+    def _table(self, name: str, columns: tuple[str, ...], lengths: Mapping[str, int]) -> Table:
+        return self.folder.table(name, columns, lengths.get(name, 0)) if self.folder else Table(columns)
+
+    # the result
+
+    def _result(self, began: float) -> Run:
+        self._tick(began)
+        state, watch = self.coordinator.state, self.watch
+        params = {k: cluster.params for k, cluster in state.clusters.items()}
+        models = {k: state.layout.unpack(vector) for k, vector in params.items()}
+        summary = self._summary()
+        if self.folder:
+            watch.uploads.flush()
+            watch.looks.flush()
+            self.folder.finish(summary, models)
+        return Run(
+            summary,
+            watch.uploads.arrays(),
+            watch.looks.arrays(),
+            models,
+            params,
+            {client: (true, watch.found.get(client)) for client, true in sorted(watch.true.items())},
+            self.folder.path if self.folder else None,
+        )
+
+    def _summary(self) -> dict[str, Any]:
+        totals = self.totals
+        return {
+            "algorithm": self.experiment.algorithm.name,
+            "preset": self.experiment.name,
+            "seed": self.seed,
+            "uploads": totals.uploads,
+            **self.watch.summary(self.coordinator, totals.uploads),
+            "bytes_up": totals.bytes_up,
+            "bytes_down": totals.bytes_down,
+            "virtual_time": self.clock.now,
+            "versions": self.coordinator.state.version,
+            "late_uploads": totals.late,
+            "notes": dict(totals.notes),
+            "workers": self.workers,
+            "wall_seconds": round(totals.wall_seconds, 3),
+            "peak_mb": peak_mb(self.workers),
+        }
+
+
+def simulate(
+    experiment: Experiment,
+    *,
+    seed: int = 0,
+    workers: int = 0,
+    out: Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    link: Callable[[Coordinator], Link] = Direct,
+) -> Run | None:
+    """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before."""
+    experiment = experiment.planned()
+    folder, checkpoint = None, None
+    if out is not None:
+        config = configuration(experiment.describe(), seed)
+        if resume and (out / "config.json").exists():
+            folder = RunFolder.reopen(out, config)
+            if folder.summary is not None:
+                return None
+            checkpoint = folder.load(Checkpoint)
+        else:
+            folder = RunFolder.create(out, config)
+    return Simulation(
+        experiment, seed, workers=workers, folder=folder, checkpoint=checkpoint, link=link, progress=progress
+    ).run()
+
+
+def _bytes(models: Mapping[ClusterId, Params]) -> int:
+    return sum(params.nbytes for params in models.values())
+
+
+def _summed(total: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
+    return dict(total) | {key: total.get(key, 0) + value for key, value in new.items()}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "-" if value is None else str(value)

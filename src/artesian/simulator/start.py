@@ -1,0 +1,42 @@
+"""How clusters start: a blend in weight space needs models that share a trunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from artesian.core import ClusterId, Learner, Model, Plan, derive
+from artesian.params import Params
+
+
+@dataclass(frozen=True)
+class Start:
+    """Pre-training on the server's proxy sets."""
+
+    kind: Literal["shared", "apart"] = "shared"  # a trunk trained on all proxies first, or none
+    trunk_epochs: int = 10  # on all proxies together, when shared
+    epochs: int = 2  # on each cluster's own
+    optimizer: Literal["sgd", "adam"] = "adam"
+    rate: float = 0.005
+    batch: int = 32
+
+    def __post_init__(self) -> None:
+        if self.trunk_epochs < 0 or self.epochs < 0:
+            raise ValueError("epochs are counted from 0 on")
+        Plan(self.optimizer, self.rate, 1, self.batch)
+
+    def models(
+        self, model: Model, proxies: Mapping[ClusterId, Learner], everything: Learner, seed: int
+    ) -> list[Params]:
+        """One model per cluster, from one common initialisation."""
+        trunk = model.start(derive(seed, "initial"))
+        if self.kind == "shared" and self.trunk_epochs:
+            trunk = everything.train(trunk, seed=derive(seed, "trunk"), plan=self._plan(self.trunk_epochs))
+        if not self.epochs:
+            return [trunk for _ in proxies]
+        plan = self._plan(self.epochs)
+        return [proxy.train(trunk, seed=derive(seed, "start", k), plan=plan) for k, proxy in proxies.items()]
+
+    def _plan(self, epochs: int) -> Plan:
+        return Plan(self.optimizer, self.rate, epochs, self.batch)

@@ -1,0 +1,138 @@
+"""Watching a run: how clients do before and after the answer, how clusters do, what was estimated."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log
+from typing import Any
+
+import numpy as np
+
+from artesian.core import ClientId, ClusterId, Learner, Mixture, Notebook, Reply, Task
+from artesian.engine import Coordinator
+from artesian.recipes import recipe
+from artesian.simulator.executors import Place
+from artesian.simulator.folder import Cell, Table
+
+UPLOADS = (
+    "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform"
+)  # fmt: skip
+CLUSTERS = ("upload", "time", "cluster", "accuracy")
+FLOOR = 1e-4  # the smallest share a divergence sees
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An upload whose answer is still to be scored."""
+
+    upload: int
+    time: float
+    client: ClientId
+    cycle: int
+    staleness: int
+    before: float
+    mixture: Mixture  # the true one
+
+
+@dataclass
+class Watch:
+    """The tables of a run, and what is still to be entered into them."""
+
+    place: Place
+    uploads: Table
+    looks: Table
+    entries: list[Entry] = field(default_factory=list)
+    found: dict[ClientId, Mixture] = field(default_factory=dict)
+    true: dict[ClientId, Mixture] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        place = self.place
+        self.tests: dict[ClusterId, Learner] = {
+            k: place.model.learner(s.x, s.y) for k, s in place.world.tests(place.seed).items()
+        }
+        self._seen: dict[ClusterId, tuple[int, float]] = {}  # version and score of the last look
+        self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
+
+    def note(self, entry: Entry) -> None:
+        """An upload was accepted."""
+        self.true[entry.client] = entry.mixture
+        self.entries.append(entry)
+
+    def score(self, coordinator: Coordinator, notebooks: Mapping[ClientId, Notebook], replies: list[Reply]) -> None:
+        """Score what the uploaders draw back: the answer, or what they would be given now."""
+        answered = {reply.client: reply.task for reply in replies}
+        for entry in self.entries:
+            task = answered.get(entry.client) or coordinator.preview(entry.client)
+            self._enter(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
+        self.entries = []
+
+    def look(self, coordinator: Coordinator, upload: int, time: float) -> None:
+        """Score every cluster on the test images of its own distribution; a lone model on all of them."""
+        clusters = coordinator.state.clusters
+        for name, test in self.tests.items():
+            cluster = clusters.get(name) or next(iter(clusters.values()))
+            version, score = self._seen.get(name, (-1, 0.0))
+            if version != cluster.updated:
+                score = test.score(((1.0, cluster.params),))
+                self._seen[name] = cluster.updated, score
+            self.looks.add(upload, time, name, score)
+
+    def accuracy(self) -> float | None:
+        """The mean score of what clients drew back last."""
+        return float(np.mean(list(self._newest.values()))) if self._newest else None
+
+    def summary(self, coordinator: Coordinator, uploads: int) -> dict[str, Any]:
+        """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
+        last = list({row[2]: row for row in self.uploads.rows}.values())
+        learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
+        since = uploads - len(self.place.world.names)
+        recent = [row[3] for row in self.looks.rows if int(row[0] or 0) > since]
+        return {
+            "client_before": _mean([row[6] for row in last]),
+            "client_after": _mean([row[7] for row in last]),
+            "cluster": _mean(recent) if learnt else None,
+            "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.tests) :]]) if learnt else None,
+            "kl": _mean([row[8] for row in last]),
+            "kl_uniform": _mean([row[9] for row in last]),
+        }
+
+    def _enter(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
+        place, client = self.place, entry.client
+        visit = place.world.visit(place.seed, client, entry.cycle)
+        test = place.model.learner(visit.test.x, visit.test.y)
+        after = self._newest[client] = test.score(recipe(task.recipe).use(task, notebook))
+        found = coordinator.state.members[client].mixture
+        if found is not None:
+            self.found[client] = found
+        even = {k: 1 / len(entry.mixture) for k in entry.mixture}
+        self.uploads.add(
+            entry.upload,
+            entry.time,
+            client,
+            entry.cycle,
+            coordinator.state.version,
+            entry.staleness,
+            entry.before,
+            after,
+            None if found is None else divergence(entry.mixture, found),
+            divergence(entry.mixture, even),
+        )
+
+
+def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:
+    """KL(true || found), with shares below 1e-4 seen as 1e-4."""
+    return sum(p * log(max(p, FLOOR) / max(found.get(k, 0.0), FLOOR)) for k, p in true.items())
+
+
+def peak_mb(workers: int) -> float:
+    """Peak memory of this process and, for each worker, of the largest of them."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    each = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0
+    return round((own + workers * each) / 1024, 1)
+
+
+def _mean(cells: list[Cell]) -> float | None:
+    known = [float(cell) for cell in cells if cell is not None]
+    return float(np.mean(known)) if known else None
