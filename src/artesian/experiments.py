@@ -17,12 +17,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from artesian.algorithms import ALGORITHMS
 from artesian.core import Algorithm, Model, Plan
+from artesian.engine import Coordinator
 from artesian.errors import SettingError, nearest
 from artesian.learners.arrays import MODELS
 from artesian.simulator import run as simulator
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Progress, Run
+from artesian.simulator.run import Direct, Link, Progress, Run
 from artesian.simulator.start import Start
 from artesian.simulator.world import WORLDS, World
 
@@ -95,11 +96,13 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    link: Callable[[Coordinator], Link] = Direct,
 ) -> Run:
     """Run an experiment and return what it found.
 
     `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
-    Without one, the rotated digits are the world. `out` is a folder to keep the run in.
+    Without one, the rotated digits are the world. `out` is a folder to keep the run in; `link` is how clients
+    reach the coordinator.
 
     >>> run = simulate("digits-2", uploads=40)
     >>> run.summary["uploads"]
@@ -121,7 +124,7 @@ def simulate(
     changed = {name: part for name, part in parts.items() if part is not None}
     final = _checked("the experiment", lambda: replace(chosen, **changed))
     folder = Path(out) if out is not None else None
-    run = simulator.simulate(final, seed=seed, workers=workers, out=folder, resume=resume, progress=progress)
+    run = simulator.simulate(final, seed=seed, workers=workers, out=folder, resume=resume, progress=progress, link=link)
     if run is None:
         raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")
     return run

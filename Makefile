@@ -1,0 +1,58 @@
+# Everything runs in .venv, built from constraints.txt with any Python from 3.11 to 3.13.
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INPUTS := pyproject.toml constraints.txt Makefile
+WORKERS ?= 2
+
+.PHONY: help install demo test check format bench constraints clean
+
+help:
+	@echo "make demo         see it work (builds its environment first)"
+	@echo "make test         run the tests"
+	@echo "make check        formatting, lint, types"
+	@echo "make install      everything for development, without torch"
+	@echo "make bench        the benchmarks"
+	@echo "make constraints  refresh constraints.txt"
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed; name it with PYTHON=..." >&2; exit 2; }
+	@echo "building $(VENV) with $(PYTHON)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(INPUTS) | $(BIN)/python
+	@$(PIP) --editable '.[sim]'
+	@touch $@
+
+$(VENV)/.dev: $(INPUTS) | $(BIN)/python
+	@$(PIP) --editable '.[sim,server,dev]'
+	@touch $@ $(VENV)/.demo
+
+install: $(VENV)/.dev
+
+demo: $(VENV)/.demo
+	@$(BIN)/artesian demo
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev
+	@$(BIN)/python benchmarks/blend.py
+	@$(BIN)/python benchmarks/clients.py
+
+constraints: | $(BIN)/python
+	@$(BIN)/python tools/constraints.py
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,85 @@
+"""Every algorithm passes the one suite that users' own algorithms pass too."""
+
+from typing import ClassVar
+
+import pytest
+
+from artesian.algorithms import ALGORITHMS, CDFL, FedAsync, FedAvg, FedBuff
+from artesian.core import Task
+from artesian.testing import CHECKS, Federation, check_algorithm
+
+VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
+    CDFL(staleness_ref="cluster", reply_clusters="above_bar", buffers="server"),
+    CDFL(adjust_start_epoch=3, adjust_records=2, amplifier=(3, 3), l_bar=1.0),
+    CDFL(tau0=1, loss_scale="mean"),
+    FedAsync(staleness="polynomial", max_staleness=2),
+    FedAvg(clients_per_round=3, buffers="server"),
+    FedBuff(buffer_size=3, momentum=0.5),
+]
+
+
+def name(algorithm) -> str:
+    return f"{algorithm.name}-{VARIANTS.index(algorithm)}"
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("algorithm", VARIANTS, ids=name)
+def test_the_algorithm_conforms(algorithm, check) -> None:
+    assert check_algorithm(algorithm, only=check) == [check]
+
+
+class Impure(FedAsync):
+    """Counts its folds in a global: the same events give other bits."""
+
+    folds = 0
+
+    def fold(self, state, measured):
+        Impure.folds += 1
+        step = super().fold(state, measured)
+        return type(step)(step.clusters, memory={"folds": Impure.folds})
+
+
+class Forgetful(FedAsync):
+    """Keeps something outside its state: a restart loses it."""
+
+    def task(self, state, client):
+        late = getattr(self, "_seen", 0)
+        object.__setattr__(self, "_seen", late + 1)
+        return Task({"k0": state.clusters["k0"].params}, settings={"seen": late})
+
+
+class Scribbler(FedAvg):
+    """Writes NaN into what it returns."""
+
+    def fold(self, state, measured):
+        step = super().fold(state, measured)
+        return type(step)({k: params * float("nan") for k, params in step.clusters.items()})
+
+
+class Drifting(FedAsync):
+    """Measures something that is different every time."""
+
+    calls: ClassVar[list[int]] = []
+
+    def measure(self, upload, given):
+        Drifting.calls.append(1)
+        return {"calls": len(Drifting.calls)}
+
+
+@pytest.mark.parametrize("broken", [Impure(), Forgetful(), Scribbler(), Drifting()], ids=lambda b: type(b).__name__)
+def test_the_suite_catches_a_broken_algorithm(broken) -> None:
+    with pytest.raises(Exception, match=r"bits|state|finite"):
+        check_algorithm(broken)
+
+
+def test_the_suite_refuses_an_unknown_check() -> None:
+    with pytest.raises(AssertionError, match="no check is called"):
+        check_algorithm(FedAvg(), only="is_prefect")
+
+
+def test_the_toy_carries_a_counter_that_float32_cannot_hold() -> None:
+    federation = Federation(FedAsync(), clients=1)
+    federation.join_all()
+    federation.step()
+    arrays = federation.model.layout.unpack(federation.coordinator.state.clusters["k0"].params)
+    assert arrays["steps"] == 2**53 + 2  # the newest contributor's, exactly
