@@ -29,7 +29,8 @@ app = typer.Typer(
     help="Federated learning on tap: simulate, compare, and look around.",
     epilog="Start with: artesian demo. Then: artesian simulate digits-4 --out runs/first",
 )
-out = Console(soft_wrap=True)
+WIDE = 140  # columns, where no terminal says how many there are
+out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, soft_wrap=True)
 
 COLUMNS = {
@@ -37,10 +38,14 @@ COLUMNS = {
     "client_after": "after",
     "cluster": "cluster",
     "kl": "KL",
-    "kl_uniform": "KL uniform",
-    "virtual_time": "virtual time",
+    "kl_uniform": "KL even",
+    "virtual_time": "time",
+    "bytes_up": "MB up",
+    "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
+UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
+DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -108,7 +113,7 @@ def simulate(
             sys.stdout.write(json.dumps(summary) + "\n")
             sys.stdout.flush()
     if not as_json:
-        out.print(_comparison(summaries))
+        _print_comparison(summaries)
         if folder:
             out.print(f"kept in {folder}", highlight=False)
 
@@ -139,7 +144,7 @@ def demo(
         found = found or run
     assert found is not None
     out.print(_mixtures(found))
-    out.print(_comparison(summaries))
+    _print_comparison(summaries)
     down, clusters = found.summary["bytes_down"], len(found.models)
     out.print(
         f"One model down per upload: {down / 1e6:.1f} MB, where sending all {clusters} clusters would take "
@@ -162,7 +167,7 @@ def compare(
     if as_json:
         sys.stdout.write(json.dumps(_grouped(summaries)) + "\n")
     else:
-        out.print(_comparison(summaries))
+        _print_comparison(summaries)
 
 
 @app.command()
@@ -281,13 +286,17 @@ def _accuracy(progress: Progress) -> str:
     return "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
 
 
-def _comparison(summaries: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table("algorithm", "preset", "seeds", "uploads", *COLUMNS.values(), "MB up", "MB down", box=None)
-    for row in _grouped(summaries):
-        numbers = [_pair(row[key]) for key in COLUMNS]
-        moved = [_pair(row[key], 1e-6) for key in ("bytes_up", "bytes_down")]
-        table.add_row(row["algorithm"], row["preset"], str(row["seeds"]), str(row["uploads"]), *numbers, *moved)
-    return table
+def _print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
+    """One table for every preset and length."""
+    rows = _grouped(summaries)
+    for preset, uploads in dict.fromkeys((row["preset"], row["uploads"]) for row in rows):
+        table = Table("algorithm", "seeds", *COLUMNS.values(), box=None, title_justify="left")
+        table.title = f"{preset}, {uploads} uploads"
+        for row in rows:
+            if (row["preset"], row["uploads"]) == (preset, uploads):
+                cells = [_pair(row[key], UNITS.get(key, 1.0), DIGITS.get(key, 3)) for key in COLUMNS]
+                table.add_row(row["algorithm"], str(row["seeds"]), *cells)
+        out.print(table)
 
 
 def _grouped(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -298,7 +307,7 @@ def _grouped(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (algorithm, preset, uploads), members in groups.items():
         row: dict[str, Any] = {"algorithm": algorithm, "preset": preset, "uploads": uploads, "seeds": len(members)}
-        for key in (*COLUMNS, "bytes_up", "bytes_down"):
+        for key in COLUMNS:
             row[key] = _spread([m[key] for m in members if m.get(key) is not None])
         rows.append(row)
     return rows
@@ -310,11 +319,11 @@ def _spread(values: Sequence[float]) -> list[float] | None:
     return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0]
 
 
-def _pair(pair: Sequence[float] | None, scale: float = 1.0) -> str:
+def _pair(pair: Sequence[float] | None, unit: float, digits: int) -> str:
     if pair is None:
         return "-"
-    mean, spread = (value * scale for value in pair)
-    return f"{mean:.3f} ± {spread:.3f}" if spread else f"{mean:.3f}"
+    mean, spread = (value * unit for value in pair)
+    return f"{mean:.{digits}f}±{spread:.{digits}f}" if spread else f"{mean:.{digits}f}"
 
 
 def _mixtures(run: Run) -> Table:

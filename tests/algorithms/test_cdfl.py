@@ -260,8 +260,19 @@ def test_cdfl_streams_and_folds_one_at_a_time() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"beta0": 0}, {"beta0": 2}, {"a": -1}, {"rho": -1}, {"tau0": 0}, {"c1": -0.1}, {"c1": 0.8, "c2": 0.3}]
-    + [{"amplifier": 0}, {"amplifier": (3, -1)}, {"adjust_start": 2}, {"adjust_percentile": 101}],
+    [
+        {"beta0": 0},
+        {"beta0": 2},
+        {"a": -1},
+        {"rho": -1},
+        {"tau0": 0},
+        {"c1": -0.1},
+        {"c1": 0.8, "c2": 0.3},
+        {"amplifier": 0},
+        {"amplifier": (3, -1)},
+        {"adjust_start": 2},
+        {"adjust_percentile": 101},
+    ],
 )
 def test_settings_out_of_range_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match="and it is not"):

@@ -201,7 +201,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _difference(key: str, then: Any, now: Any) -> tuple[str, Any, Any]:
     if isinstance(then, dict) and isinstance(now, dict):
-        for name in sorted(set(then) | set(now)):
+        for name in dict.fromkeys([*then, *now]):
             if then.get(name) != now.get(name):
                 return _difference(f"{key}.{name}", then.get(name), now.get(name))
     return key, then, now

@@ -1,0 +1,227 @@
+"""Runs: the same bits on every executor, killed and resumed or not; fleets that leave, are late or slow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from artesian.algorithms import ALGORITHMS, CDFL, FedAvg, FedBuff, Local
+from artesian.errors import ResumeMismatch, RunExists, Stalled
+from artesian.experiments import load
+from artesian.journal import Journal
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.watch import divergence
+from artesian.testing import InProcess, ToyModel, ToyWorld
+
+SMALL = ["uploads=60", "world.clients=8", "snapshot_every=10", "evaluate_every=7"]
+
+
+def toy(algorithm=None, clients: int = 6, uploads: int = 60, **options) -> Experiment:
+    return Experiment(ToyWorld(clients), ToyModel(), algorithm or CDFL(), uploads=uploads, **options)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What must be the same bit for bit: final models, tables and journal."""
+    names = ["metrics.csv", "clusters.csv", "journal.jsonl"]
+    final = sorted((folder / "final").glob("*.safetensors"))
+    assert final
+    return {path.name: path.read_bytes() for path in [*(folder / n for n in names), *final]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run never interrupted, in this process."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    simulate(load("digits-4", SMALL), seed=1, out=folder)
+    return folder
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
+    simulate(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run")
+    assert files(tmp_path / "run") == files(whole)
+
+
+def test_another_seed_gives_other_bits(whole, tmp_path) -> None:
+    simulate(load("digits-4", SMALL), seed=2, out=tmp_path / "run")
+    assert files(tmp_path / "run") != files(whole)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_killed_half_way_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "artesian.cli", "simulate", "digits-4", "--seed", "1", "--workers", str(workers)]
+    command += ["--out", str(folder), *(part for change in SMALL for part in ("--set", change))]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+    wait_for(lambda: (folder / "snapshots" / "000000020.json").exists() or process.poll() is not None)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "summary.json").exists(), "it finished before it was killed"
+    simulate(load("digits-4", SMALL), seed=1, workers=workers, out=folder, resume=True)
+    assert files(folder) == files(whole)
+
+
+def wait_for(holds, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_resumes_from_anywhere(tmp_path, name) -> None:
+    experiment = toy(ALGORITHMS[name](), clients=12, snapshot_every=7, fleet=Fleet("latency", 1, 5))
+    simulate(experiment, out=tmp_path / "whole")
+
+    def stop_at(count):
+        def look(progress) -> None:
+            if progress.uploads == count:
+                raise Stopped
+
+        return look
+
+    for count in (3, 17, 40):
+        with pytest.raises(Stopped):
+            simulate(experiment, out=tmp_path / "parts", resume=True, progress=stop_at(count))
+    simulate(experiment, out=tmp_path / "parts", resume=True)
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+
+
+def test_an_interrupted_run_takes_a_snapshot_where_it_stands(tmp_path) -> None:
+    def interrupt(progress) -> None:
+        if progress.uploads == 33:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(toy(), out=tmp_path / "run", progress=interrupt)
+    assert [path.stem for path in (tmp_path / "run" / "snapshots").iterdir()] == ["000000033"]
+    simulate(toy(), out=tmp_path / "run", resume=True)
+    simulate(toy(), out=tmp_path / "whole")
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
+def test_a_finished_run_is_not_run_again(tmp_path) -> None:
+    assert simulate(toy(), out=tmp_path / "run") is not None
+    before = files(tmp_path / "run")
+    assert simulate(toy(), out=tmp_path / "run", resume=True) is None
+    assert files(tmp_path / "run") == before
+
+
+def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(RunExists, match="--resume"):
+        simulate(toy(), out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_another_configuration_is_not_resumed_and_the_difference_is_named(tmp_path) -> None:
+    simulate(toy(), out=tmp_path / "run")
+    before = files(tmp_path / "run")
+    with pytest.raises(ResumeMismatch, match=r"experiment.algorithm.beta0 = 0.5, where it was 0.025"):
+        simulate(toy(CDFL(beta0=0.5)), out=tmp_path / "run", resume=True)
+    with pytest.raises(ResumeMismatch, match="seed = 5"):
+        simulate(toy(), seed=5, out=tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == before
+
+
+def test_clients_leave_come_back_and_join_late() -> None:
+    fleet = Fleet(
+        "latency", 1, 3, leave_share=0.5, leave_by=10, return_after=4, late_share=0.5, late_by=8, slow_share=0.3
+    )
+    run = simulate(toy(FedBuff(buffer_size=3), clients=10, uploads=120, fleet=fleet))
+    assert run.summary["uploads"] == 120
+    assert set(run.metrics["client"]) == set(ToyWorld(10).names)
+    assert (np.diff(run.metrics["time"]) >= 0).all()
+
+
+def test_a_run_nobody_can_go_on_with_says_so() -> None:
+    fleet = Fleet("latency", 1, leave_share=1.0, leave_by=5)
+    with pytest.raises(Stalled, match=r"of 60 uploads with 0 clients"):
+        simulate(toy(fleet=fleet))
+    with pytest.raises(Stalled, match="clients_per_round"):
+        simulate(toy(FedAvg(clients_per_round=7)))
+
+
+def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:
+    fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
+    patient = simulate(toy(FedAvg(clients_per_round=4), fleet=fleet))
+    hasty = simulate(toy(FedAvg(clients_per_round=4, patience=2), fleet=fleet))
+    assert patient.summary["late_uploads"] == 0
+    assert hasty.summary["late_uploads"] > 0
+    assert hasty.summary["virtual_time"] < patient.summary["virtual_time"]
+
+
+def test_patience_behaves_the_same_over_http() -> None:
+    fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
+    experiment = toy(FedAvg(clients_per_round=3, patience=2), clients=7, fleet=fleet)
+    direct, served = Simulation(experiment, 0), Simulation(experiment, 0, link=InProcess)
+    one, two = direct.run(), served.run()
+    served.link.close()
+    assert direct.coordinator.digest() == served.coordinator.digest()
+    assert one.summary["late_uploads"] == two.summary["late_uploads"] > 0
+
+
+def test_traffic_is_counted_in_bytes_of_models() -> None:
+    size = ToyModel().layout.size * 4
+    run = simulate(toy(clients=6, uploads=60))
+    assert run.summary["bytes_up"] == 60 * size
+    assert run.summary["bytes_down"] == 66 * size  # six joins, sixty replies
+    assert simulate(toy(Local())).summary["bytes_up"] == 0
+
+
+def test_the_journal_tells_what_happened_without_models(tmp_path) -> None:
+    simulate(toy(clients=3, uploads=5), out=tmp_path / "run")
+    journal = Journal(tmp_path / "run" / "journal.jsonl")
+    records = journal.records()
+    journal.close()
+    assert [r["kind"] for r in records] == ["join"] * 3 + ["upload"] * 5
+    assert [r["time"] for r in records] == [0, 0, 0, 1, 2, 3, 4, 5]
+    assert set(records[3]["evidence"]) == {"loss/k0", "loss/k1", "unit/k0", "unit/k1"}
+    assert len((tmp_path / "run" / "journal.jsonl").read_bytes()) < 5000
+
+
+def test_the_summary_takes_each_clients_last_cycle() -> None:
+    run = simulate(toy(uploads=40))
+    last = dict(zip(run.metrics["client"], run.metrics["after"], strict=True))
+    assert run.summary["client_after"] == pytest.approx(np.mean(list(last.values())))
+    assert run.summary["uploads"] == len(run.metrics["upload"]) == 40
+    assert "client_after" in run.table()
+
+
+def test_cdfl_finds_the_cluster_a_client_lives_in() -> None:
+    run = simulate(toy(CDFL(amplifier=8.0), clients=8, uploads=200))
+    for true, found in run.mixtures.values():
+        assert found is not None
+        assert max(true, key=true.get) == max(found, key=found.get)
+    assert run.summary["kl"] < run.summary["kl_uniform"]
+
+
+def test_a_flushed_buffer_reaches_the_final_model() -> None:
+    kept = simulate(toy(FedBuff(buffer_size=50), uploads=20))
+    flushed = simulate(toy(FedBuff(buffer_size=50, flush_on_stop=True), uploads=20))
+    assert (kept.summary["versions"], flushed.summary["versions"]) == (0, 1)
+    assert kept.params["k0"].tobytes() != flushed.params["k0"].tobytes()
+
+
+def test_local_keeps_no_cluster_and_never_uploads_a_model() -> None:
+    run = simulate(toy(Local()))
+    assert run.summary["cluster"] is None
+    assert run.summary["kl"] is None
+    assert run.summary["client_before"] == run.summary["client_after"]
+
+
+def test_divergence_by_hand() -> None:
+    assert divergence({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}) == 0
+    assert divergence({"a": 1.0, "b": 0.0}, {"a": 0.5, "b": 0.5}) == pytest.approx(np.log(2))
+    assert divergence({"a": 1.0}, {"b": 1.0}) == pytest.approx(np.log(1e4))

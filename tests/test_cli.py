@@ -1,0 +1,284 @@
+"""The command line as a user meets it: real processes, exit codes, no tracebacks, nothing lost."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from artesian import cli
+from artesian.algorithms import ALGORITHMS
+from artesian.errors import ArtesianError
+
+FIELDS = [
+    "algorithm", "preset", "seed", "uploads", "client_before", "client_after", "cluster", "kl", "kl_uniform",
+    "bytes_up", "bytes_down", "virtual_time", "wall_seconds", "peak_mb",
+]  # fmt: skip
+QUICK = ["--set", "uploads=20", "--set", "world.clients=4"]
+
+
+def artesian(*arguments: str, cwd: Path | None = None, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "artesian.cli", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        **options,
+    )
+
+
+def fails(code: int, *arguments: str, cwd: Path | None = None) -> str:
+    """What a failing command says: one sentence, the right code, no traceback."""
+    told = artesian(*arguments, cwd=cwd)
+    assert told.returncode == code, told.stdout + told.stderr
+    assert "Traceback" not in told.stderr
+    return " ".join(told.stderr.split())
+
+
+def test_help_teaches_every_command() -> None:
+    told = artesian("--help")
+    assert told.returncode == 0
+    for command in ("demo", "simulate", "compare", "algorithms", "presets"):
+        assert command in told.stdout
+        assert artesian(command, "--help").returncode == 0
+
+
+def test_the_version() -> None:
+    assert artesian("--version").stdout.startswith("artesian 0.")
+
+
+def test_simulate_ends_each_run_with_one_json_object(tmp_path) -> None:
+    told = artesian("simulate", "digits-2", *QUICK, "--seeds", "2", "--json", "--out", str(tmp_path / "runs"))
+    assert told.returncode == 0, told.stderr
+    objects = [json.loads(line) for line in told.stdout.splitlines()]
+    assert [o["seed"] for o in objects] == [0, 1]
+    assert all(set(FIELDS) <= set(o) for o in objects)
+    assert objects[0]["preset"] == "digits-2"
+    assert (tmp_path / "runs" / "seed-1" / "final" / "k1.safetensors").exists()
+    compared = artesian("compare", str(tmp_path / "runs"), "--json")
+    (row,) = json.loads(compared.stdout)
+    mean = (objects[0]["client_after"] + objects[1]["client_after"]) / 2
+    assert (row["algorithm"], row["seeds"]) == ("cdfl", 2)
+    assert row["client_after"][0] == pytest.approx(mean)
+    table = artesian("compare", str(tmp_path / "runs" / "seed-0"), str(tmp_path / "runs" / "seed-1"))
+    assert "cdfl" in table.stdout
+
+
+def test_a_file_and_changes_to_it(tmp_path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'uploads = 50\n[algorithm]\nname = "fedbuff"\nbuffer_size = 5\n[world]\nclients = 4\n'
+    )
+    told = artesian(
+        "simulate", "mine.toml", "--set", "uploads=15", "--set", "algorithm.server_lr=0.5", "--json", cwd=tmp_path
+    )
+    summary = json.loads(told.stdout)
+    assert (summary["algorithm"], summary["uploads"], summary["versions"]) == ("fedbuff", 15, 3)
+    assert summary["preset"] == "mine"
+
+
+def test_a_preset_runs_with_any_algorithm() -> None:
+    for name in ALGORITHMS:
+        command = ["simulate", "digits-4", "--set", f"algorithm.name={name}", "--set", "uploads=12", "--json"]
+        told = CliRunner().invoke(cli.app, command)
+        assert told.exit_code == 0, told.output
+        assert json.loads(told.stdout.splitlines()[-1])["algorithm"] == name
+
+
+def test_the_lists_are_json_too() -> None:
+    names = [row["name"] for row in json.loads(artesian("algorithms", "--json").stdout)]
+    assert names == sorted(ALGORITHMS)
+    assert [row["name"] for row in json.loads(artesian("presets", "--json").stdout)] == ["digits-2", "digits-4"]
+    assert "fedbuff" in artesian("algorithms").stdout
+    assert "digits-4" in artesian("presets").stdout
+
+
+def test_the_demo_shows_mixtures_beside_the_true_ones() -> None:
+    told = artesian("demo", "--uploads", "150")
+    assert told.returncode == 0, told.stderr
+    for words in ("true k0", "found k3", "fedbuff", "local", "One model down per upload"):
+        assert words in told.stdout
+
+
+def test_progress_is_plain_lines_when_nobody_watches() -> None:
+    told = artesian("simulate", "digits-2", *QUICK)
+    assert "20/20 uploads" in told.stderr
+    assert "accuracy 0." in told.stderr
+    assert "\x1b" not in told.stderr
+
+
+def test_progress_is_a_bar_on_a_terminal() -> None:
+    parent, child = pty.openpty()
+    command = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", *QUICK]
+    process = subprocess.Popen(command, stderr=child, stdout=subprocess.DEVNULL, env={**os.environ, "TERM": "xterm"})
+    os.close(child)
+    seen = b""
+    try:
+        while chunk := os.read(parent, 65536):
+            seen += chunk
+    except OSError:  # the other end is closed
+        pass
+    assert process.wait() == 0
+    os.close(parent)
+    assert b"20/20" in seen
+    assert b"accuracy" in seen
+    assert b"/s" in seen
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("uploads = ", "an experiment is a TOML file"),
+        ("uploads = 'many'", "uploads is a whole number"),
+        ("uploads = 0", "uploads = 0"),
+        ("upload = 5", "did you mean 'uploads'?"),
+        ("[algoritm]\nname='cdfl'", "did you mean 'algorithm'?"),
+        ("algorithm = 'cdfl'", "algorithm is a table"),
+        ("[algorithm]\nname = 'fedbuf'", "did you mean 'fedbuff'?"),
+        ("[algorithm]\nname = 3", "algorithm.name is a text"),
+        ("[algorithm]\nname = 'no.such:Thing'", "algorithm.name can be imported"),
+        ("[algorithm]\nbeta_0 = 1", "did you mean 'beta0'?"),
+        ("[algorithm]\nbeta0 = 'big'", "algorithm.beta0"),
+        ("[algorithm]\nbeta0 = 7", "beta0 is in (0, 1]"),
+        ("[algorithms.fedbuf]\nbuffer_size = 1", "did you mean 'fedbuff'?"),
+        ("[fleet]\nslow_share = -0.5", "a share is between 0 and 1"),
+        ("[world]\nname = 'moon'", "world.name is known"),
+        ("[world]\nclusters = 0", "clusters and clients are at least 1"),
+        ("[world]\nsamples_max = 5000", "fit into the data"),
+        ("[world]\ndata = 'nowhere.npz'", "nothing at nowhere.npz"),
+        ("[model]\nhiden = 3", "did you mean 'hidden'?"),
+        ("[training]\nrate = -1", "rate = -1"),
+        ("[start]\nkind = 'together'", "start.kind"),
+    ],
+)
+def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, text, words) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    runner = CliRunner()
+    result = runner.invoke(cli.app, ["simulate", str(tmp_path / "bad.toml")])
+    assert isinstance(result.exception, ArtesianError)
+    assert result.exception.exit_code == 2
+    assert words in str(result.exception)
+
+
+def test_mistakes_on_the_command_line(tmp_path) -> None:
+    assert "did you mean 'digits-4'" in fails(2, "simulate", "digit-4")
+    assert "section.key=value" in fails(2, "simulate", "digits-4", "--set", "uploads")
+    assert "uploads is a value" in fails(2, "simulate", "digits-4", "--set", "uploads=3", "--set", "uploads.more=3")
+    assert "no --out" in fails(2, "simulate", "digits-4", "--resume")
+    assert fails(2, "simulate")
+    assert fails(2, "simulate", "digits-4", "--workers", "-1")
+    assert fails(2, "nonsense")
+    assert "no run folder" in fails(2, "compare", str(tmp_path))
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    assert "not text" in fails(2, "simulate", str(tmp_path / "binary.toml"))
+
+
+def test_an_existing_folder_a_mismatch_and_a_finished_run(tmp_path) -> None:
+    out = str(tmp_path / "run")
+    assert artesian("simulate", "digits-2", *QUICK, "--out", out).returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert "--resume" in fails(2, "simulate", "digits-2", *QUICK, "--out", out)
+    assert "seed = 3, where it was 0" in fails(
+        2, "simulate", "digits-2", *QUICK, "--out", out, "--resume", "--seed", "3"
+    )
+    assert "uploads = 30, where it was 20" in fails(
+        2, "simulate", "digits-2", *QUICK, "--set", "uploads=30", "--out", out, "--resume"
+    )
+    again = artesian("simulate", "digits-2", *QUICK, "--out", out, "--resume", "--json")
+    assert again.returncode == 0
+    assert "finished before" in again.stderr
+    assert json.loads(again.stdout)["uploads"] == 20
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_ctrl_c_says_how_to_go_on(tmp_path, workers) -> None:
+    out = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "artesian.cli",
+        "simulate",
+        "digits-4",
+        "--set",
+        "snapshot_every=5",
+        "--workers",
+        workers,
+    ]
+    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    end = time.monotonic() + 60
+    while not (out / "snapshots" / "000000010.json").exists():
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told
+    assert "--resume" in told
+    assert "Traceback" not in told
+    resumed = artesian(
+        "simulate",
+        "digits-4",
+        "--set",
+        "snapshot_every=5",
+        "--set",
+        "uploads=2000",
+        "--out",
+        str(out),
+        "--resume",
+        "--set",
+        "world.clients=81",
+    )
+    assert resumed.returncode == 2  # another configuration: nothing touched
+    assert any((out / "snapshots").iterdir())
+
+
+def test_a_full_disk_is_the_machines_fault_and_loses_nothing(tmp_path) -> None:
+    """A process that may write no more than 200 kB into any file stands for a disk that is full."""
+    out = tmp_path / "run"
+    script = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2)\n"
+        "from artesian.cli import main\nmain()\n"
+    )
+    arguments = [
+        "simulate",
+        "digits-2",
+        "--set",
+        "uploads=200",
+        "--set",
+        "world.clients=4",
+        "--set",
+        "snapshot_every=10",
+    ]
+    command = [sys.executable, "-c", script, "30000", *arguments, "--out", str(out)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert told.returncode == 1, told.stderr
+    assert "the disk is full" in told.stderr
+    assert "Traceback" not in told.stderr
+    assert not list(out.rglob("*.tmp"))
+    resumed = artesian(*arguments, "--out", str(out), "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    whole = tmp_path / "whole"
+    artesian(*arguments, "--out", str(whole))
+    for name in ("metrics.csv", "final/k0.safetensors", "final/k1.safetensors"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    assert "file" in fails(1, "simulate", "digits-2", *QUICK, "--out", str(tmp_path / "file" / "run"))
+
+
+def test_a_missing_extra_answers_with_its_pip_command(tmp_path) -> None:
+    (tmp_path / "sklearn.py").write_text("raise ModuleNotFoundError('sklearn')\n")
+    told = artesian("simulate", "digits-2", *QUICK, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert told.returncode == 2
+    assert "pip install 'artesian[sim]'" in told.stderr

@@ -1,0 +1,55 @@
+"""The examples and the README's code run as they are written."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*command: str, cwd: Path) -> str:
+    told = subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, timeout=300, env={**os.environ, "COLUMNS": "120"}
+    )
+    assert told.returncode == 0, told.stderr
+    return told.stdout
+
+
+def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
+    told = run(sys.executable, str(ROOT / "examples" / "own_algorithm.py"), cwd=tmp_path)
+    assert "passes is_pure" in told
+    assert "the same bits over HTTP: True" in told
+    lines = (ROOT / "examples" / "own_algorithm.py").read_text().splitlines()
+    assert len(lines) < 60
+
+
+def test_the_quickstart_runs(tmp_path) -> None:
+    told = run(sys.executable, str(ROOT / "examples" / "quickstart.py"), cwd=tmp_path)
+    assert "cdfl" in told
+    assert "fedbuff" in told
+
+
+def test_an_own_algorithm_runs_from_a_file_by_its_path(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text((ROOT / "examples" / "own_algorithm.py").read_text())
+    (tmp_path / "mine.toml").write_text(
+        'uploads = 20\n[algorithm]\nname = "mine:Median"\nbuffer_size = 4\n[world]\nclusters = 2\nclients = 6\n'
+    )
+    told = run(sys.executable, "-m", "artesian.cli", "simulate", "mine.toml", "--json", cwd=tmp_path)
+    assert '"algorithm": "median"' in told
+    assert '"versions": 5' in told
+
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_the_readme_code_runs(tmp_path, number) -> None:
+    run(sys.executable, "-c", BLOCKS[number], cwd=tmp_path)
+
+
+def test_the_readme_has_code() -> None:
+    assert BLOCKS

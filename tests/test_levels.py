@@ -1,0 +1,100 @@
+"""The import levels: each file imports only what stands above it, and frameworks stay at the edges."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import artesian
+
+ROOT = Path(artesian.__file__).parent
+LEVELS = [
+    {"errors", "params", "core"},
+    {"staleness", "recipes", "pace", "codec", "journal"},
+    {"algorithms", "engine"},
+    {"learners", "server", "simulator"},
+    {"experiments", "testing", "cli"},
+]
+EDGE_ONLY = {"time", "random", "threading", "asyncio", "logging", "multiprocessing", "socket"}
+FILES = sorted(
+    path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.name != "__init__.py" or path.parent != ROOT
+)
+
+
+def top(path: Path) -> str:
+    return path.parts[0].removesuffix(".py")
+
+
+def level(name: str) -> int:
+    return next(i for i, names in enumerate(LEVELS) if name in names)
+
+
+def imports(path: Path) -> set[str]:
+    """Every module a file imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            found |= {node.module or ""}
+            if node.module == "artesian":
+                found |= {f"artesian.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_a_file_imports_only_what_stands_above_it(path) -> None:
+    own = top(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "artesian" or len(parts) == 1:
+            continue
+        other = parts[1]
+        if other == own:
+            continue
+        assert level(other) <= level(own), f"{path} imports {name} from below"
+        if level(own) == 3:
+            assert level(other) < 3, f"{path} imports {name}: level 3 packages never import each other"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if level(top(p)) <= 2], ids=str)
+def test_clocks_threads_and_frameworks_stay_out_of_the_core(path) -> None:
+    names = {name.split(".")[0] for name in imports(path)}
+    assert not names & (EDGE_ONLY | {"torch", "sklearn", "fastapi", "httpx", "typer", "rich"})
+
+
+@pytest.mark.parametrize("path", FILES, ids=str)
+def test_nothing_is_unpickled(path) -> None:
+    names = {name.split(".")[0] for name in imports(path)}
+    assert not names & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
+    text = (ROOT / path).read_text()
+    assert "allow_pickle=True" not in text
+    assert "torch.load" not in text
+
+
+def test_algorithms_never_import_each_other() -> None:
+    for path in (p for p in FILES if top(p) == "algorithms" and p.name != "__init__.py"):
+        assert not any(name.startswith("artesian.algorithms") for name in imports(path)), path
+
+
+def test_no_room_has_a_name_that_says_nothing() -> None:
+    for path in FILES:
+        assert path.stem not in {"utils", "common", "base", "helpers", "manager", "handler", "misc"}
+
+
+def test_the_public_names_are_exact() -> None:
+    for name in artesian.__all__:
+        assert getattr(artesian, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = artesian.nothing
+    assert sorted(artesian._HOMES) == [name for name in artesian.__all__ if name != "__version__"]
+
+
+def test_importing_the_package_and_its_help_stays_light() -> None:
+    heavy = {"torch", "sklearn", "scipy", "fastapi", "numpy"}
+    code = f"import sys, artesian, artesian.cli; print(sorted({heavy} & set(sys.modules)))"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "[]"

@@ -1,0 +1,63 @@
+"""What a client does with a task, by hand: a learner that adds what it is told."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from artesian.core import Notebook, Task
+from artesian.errors import SettingError
+from artesian.params import Layout, Params, seal
+from artesian.recipes import RECIPES, recipe
+
+LAYOUT = Layout.of({"w": np.zeros(2, np.float32)})
+GIVEN = seal(np.array([1, 2], np.float32))
+
+
+@dataclass
+class Adds:
+    """Adds 1 to every weight, and remembers how it was asked to."""
+
+    samples: int = 7
+
+    def train(self, params: Params, *, seed, plan, pulls=(), weights=None, mask=None) -> Params:
+        self.asked = (params.tolist(), seed, plan, [(c, anchor.tolist()) for c, anchor in pulls])
+        return seal(params + np.float32(1))
+
+
+def task(name: str, **settings) -> Task:
+    return Task({"k0": GIVEN}, name, {"seed": 5, "rate": 0.5, "epochs": 2, **settings}, number=3)
+
+
+def test_train_sends_the_trained_model_and_uses_the_given_one() -> None:
+    learner = Adds()
+    fit = RECIPES["train"].fit(LAYOUT, "ann", task("train"), learner, Notebook())
+    assert (fit.upload.client, fit.upload.number, fit.upload.samples) == ("ann", 3, 7)
+    assert fit.upload.models["k0"].tolist() == [2, 3]
+    assert fit.trained[0][1].tolist() == [2, 3]
+    assert learner.asked[1:] == (5, learner.asked[2], [])
+    assert (learner.asked[2].rate, learner.asked[2].epochs) == (0.5, 2)
+    assert RECIPES["train"].use(task("train"), Notebook())[0][1] is GIVEN
+
+
+def test_train_may_send_the_change_and_be_pulled() -> None:
+    learner = Adds()
+    fit = RECIPES["train"].fit(LAYOUT, "ann", task("train", delta=True, prox=0.25), learner, Notebook())
+    assert fit.upload.models["k0"].tolist() == [1, 1]
+    assert fit.trained[0][1].tolist() == [2, 3]
+    assert learner.asked[3] == [(0.25, [1, 2])]
+
+
+def test_alone_keeps_its_own_model_and_sends_nothing() -> None:
+    fit = RECIPES["alone"].fit(LAYOUT, "ann", task("alone"), Adds(), Notebook())
+    assert fit.upload.models == {}
+    assert fit.notebook.own.tolist() == [2, 3]
+    again = RECIPES["alone"].fit(LAYOUT, "ann", task("alone"), Adds(), fit.notebook)
+    assert again.notebook.own.tolist() == [3, 4]
+    assert RECIPES["alone"].use(task("alone"), again.notebook)[0][1].tolist() == [3, 4]
+    assert RECIPES["alone"].use(task("alone"), Notebook())[0][1] is GIVEN
+
+
+def test_an_unknown_recipe_offers_the_nearest() -> None:
+    with pytest.raises(SettingError, match="did you mean 'alone'"):
+        recipe("alon")
