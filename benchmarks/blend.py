@@ -31,8 +31,8 @@ def measure(way: str, megabytes: int) -> dict[str, float]:
     if way == "artesian":
         result = combine(layout, vectors, SHARES)
     elif way == "numpy":
-        result = np.sum([np.float64(s) * v for s, v in zip(SHARES, vectors, strict=True)], axis=0, dtype=np.float64)
-        result = result.astype(np.float32)
+        parts = [np.float64(share) * vector for share, vector in zip(SHARES, vectors, strict=True)]
+        result = np.asarray(np.sum(parts, axis=0)).astype(np.float32)
     else:
         result = vectors[0].copy()
     seconds = time.perf_counter() - began

@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,20 +20,18 @@ import artesian
 from artesian.core import Algorithm, Learner, Upload, generator
 from artesian.engine import Coordinator
 from artesian.params import Layout, Params, combine, seal
+from artesian.testing import ToyLearner
 
 CLIENTS = (100, 1000)
 WAYS = ("simulation cdfl", "simulation fedbuff", "engine cdfl", "engine fedbuff")
 PARAMETERS = 582_026
 
 
-@dataclass(frozen=True)
-class Instant:
+class Instant(ToyLearner):
     """A proxy set that answers at once."""
 
-    samples: int = 100
-
     def losses(self, params: Params) -> np.ndarray:
-        return np.full(self.samples, abs(float(params[0])) + 0.5)
+        return np.full(1, abs(float(params[0])) + 0.5)
 
 
 def peak_mb() -> float:
@@ -54,7 +51,7 @@ def engine(name: str, clients: int, uploads: int = 300) -> dict[str, float]:
     layout = Layout.of({"w": np.zeros(PARAMETERS, np.float32)})
     start = [seal(generator(i, "start").normal(0, 1, PARAMETERS).astype(np.float32)) for i in range(4)]
     algorithm: Algorithm = artesian.CDFL() if name == "cdfl" else artesian.FedBuff()
-    proxies: dict[str, Learner] = {f"k{i}": Instant() for i in range(4)}  # type: ignore[dict-item]
+    proxies: dict[str, Learner] = {f"k{i}": Instant(layout, np.zeros((100, 1))) for i in range(4)}
     coordinator = Coordinator.start(algorithm, layout, start, proxies=proxies)
     for i in range(clients):
         coordinator.join(f"c{i}", 100)
@@ -62,9 +59,9 @@ def engine(name: str, clients: int, uploads: int = 300) -> dict[str, float]:
     for _ in range(uploads):
         client = f"c{int(rng.integers(clients))}"
         (reply,) = coordinator.recorded(client)
-        upload = Upload(client, reply.task.number, 100, {k: start[0] for k in reply.task.models})
+        upload = Upload(client, reply.task.number, 100, dict.fromkeys(reply.task.models, start[0]))
         began = time.perf_counter()
-        coordinator.receive(replace(upload))
+        coordinator.receive(upload)
         seconds.append(time.perf_counter() - began)
     began = time.perf_counter()
     for _ in range(10):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artesian.algorithms import FedAvg, FedBuff
@@ -17,6 +17,8 @@ from artesian.core import Cluster, Desk, Measured, Receipt, Reply, State, Step, 
 from artesian.pace import Rounds, Stream
 from artesian.params import Layout, seal
 from artesian.testing import Federation
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def pending(count: int) -> tuple[Measured, ...]:
@@ -226,6 +228,7 @@ STEPS = st.lists(
 )
 
 
+@unhurried
 @given(STEPS, st.integers(1, 3))
 def test_rounds_keep_their_books_whatever_clients_do(steps: list[tuple[str, str]], size: int) -> None:
     story = Story(Federation(CountingAvg(clients_per_round=size), clients=CLIENTS))
@@ -233,6 +236,7 @@ def test_rounds_keep_their_books_whatever_clients_do(steps: list[tuple[str, str]
         story.happen(verb, client)
 
 
+@unhurried
 @given(STEPS, st.integers(1, 3))
 def test_streams_keep_their_books_whatever_clients_do(steps: list[tuple[str, str]], batch: int) -> None:
     story = Story(Federation(CountingBuff(buffer_size=batch), clients=CLIENTS))
@@ -260,7 +264,3 @@ def test_a_round_in_which_nobody_answered_folds_nothing() -> None:
     assert story.federation.coordinator.state.version == 0
     story.happen("join", "c0")
     assert set(story.federation.tasks) == {"c0", "c2"}
-
-
-def test_a_pace_is_a_value() -> None:
-    assert replace(Rounds(3), size=2) == Rounds(2) and Stream(2) != Stream(3)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,6 +27,8 @@ from artesian.params import (
     seal,
     toward,
 )
+
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 Arrays = dict[str, np.ndarray]
 
@@ -330,6 +332,7 @@ def models(draw: st.DrawFn) -> Arrays:
     return arrays
 
 
+@unhurried
 @given(models())
 def test_whatever_is_packed_comes_back_bit_by_bit(arrays: Arrays) -> None:
     layout = Layout.from_json(Layout.of(arrays).to_json())
@@ -429,6 +432,7 @@ def test_combine_agrees_with_float64_across_chunks(small_chunks: None) -> None:
     assert not result.flags.writeable
 
 
+@unhurried
 @given(st.data())
 def test_combine_equals_float64_for_any_numbers(data: st.DataObject) -> None:
     size, count = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 5))

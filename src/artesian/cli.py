@@ -114,8 +114,7 @@ def simulate(
             sys.stdout.flush()
     if not as_json:
         _print_comparison(summaries)
-        if folder:
-            out.print(f"kept in {folder}", highlight=False)
+        out.print(f"kept in {folder}" if folder else "not kept: give --out FOLDER to keep a run", highlight=False)
 
 
 @app.command()

@@ -190,7 +190,7 @@ class Coordinator:
 
     def leave(self, client: ClientId) -> list[Reply]:
         """A client is gone. What it has uploaded stays; its open task is withdrawn."""
-        member = self._member(client)
+        member = self.member(client)
         if not member.present:
             return []
         change = self._withdraw(client, replace(member, present=False))
@@ -201,7 +201,7 @@ class Coordinator:
 
     def expire(self, client: ClientId, number: int) -> list[Reply]:
         """Patience with this task is over: the round goes on without it. The client may join again."""
-        member = self._member(client)
+        member = self.member(client)
         if member.receipt is None or member.receipt.number != number:
             return []
         return self._settle(Event("expiry", client, number=number), self._withdraw(client, member))
@@ -248,7 +248,7 @@ class Coordinator:
 
     def admit(self, upload: Upload) -> Receipt | None:
         """The receipt an upload answers; None for a retry of one already accepted; refused otherwise."""
-        member = self._member(upload.client)
+        member = self.member(upload.client)
         receipt = member.receipt
         if receipt is None or receipt.number != upload.number:
             _check_retry(upload, member)
@@ -261,6 +261,12 @@ class Coordinator:
     def measure(self, upload: Upload, receipt: Receipt) -> Measured:
         """Look at an admitted upload. Touches no state, so it may run anywhere."""
         return Measured(upload, receipt, self.algorithm.measure(upload, Given(receipt, self.proxies)))
+
+    def member(self, client: ClientId) -> Member:
+        """What is known of a client; a stranger is refused."""
+        if client not in self._members:
+            raise UnknownClient("only members are given tasks, upload and leave", f"client {client!r}", "join first")
+        return self._members[client]
 
     def recorded(self, client: ClientId) -> list[Reply]:
         """The open task of a client, as it was given."""
@@ -360,11 +366,6 @@ class Coordinator:
         return replace(draft, number=number, base=state.version, settings=settings)
 
     # what must hold before anything changes
-
-    def _member(self, client: ClientId) -> Member:
-        if client not in self._members:
-            raise UnknownClient("only members upload and leave", f"client {client!r}", "join first")
-        return self._members[client]
 
     def _check_models(self, upload: Upload, receipt: Receipt) -> None:
         wanted = receipt.models if recipe(receipt.recipe).sends == "all" else ()

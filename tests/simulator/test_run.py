@@ -98,17 +98,43 @@ def test_every_algorithm_resumes_from_anywhere(tmp_path, name) -> None:
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
-def test_an_interrupted_run_takes_a_snapshot_where_it_stands(tmp_path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_takes_a_snapshot_where_it_stands(tmp_path, number) -> None:
     def interrupt(progress) -> None:
         if progress.uploads == 33:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
 
+    before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
         simulate(toy(), out=tmp_path / "run", progress=interrupt)
+    assert signal.getsignal(number) == before
     assert [path.stem for path in (tmp_path / "run" / "snapshots").iterdir()] == ["000000033"]
     simulate(toy(), out=tmp_path / "run", resume=True)
     simulate(toy(), out=tmp_path / "whole")
     assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
+def test_a_second_ctrl_c_stops_at_once_and_the_last_snapshot_stands(tmp_path) -> None:
+    def insist(progress) -> None:
+        if progress.uploads == 25:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(toy(snapshot_every=10), out=tmp_path / "run", progress=insist)
+    assert [path.stem for path in (tmp_path / "run" / "snapshots").iterdir()] == ["000000020"]
+    simulate(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
+    simulate(toy(snapshot_every=10), out=tmp_path / "whole")
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
+def test_a_run_killed_before_its_first_snapshot_begins_again(tmp_path) -> None:
+    simulate(toy(), out=tmp_path / "whole")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.json.tmp").write_text("{")  # as a kill leaves it
+    simulate(toy(), out=folder, resume=True)
+    assert files(folder) == files(tmp_path / "whole")
 
 
 def test_a_finished_run_is_not_run_again(tmp_path) -> None:

@@ -61,8 +61,7 @@ def create_app(coordinator: Coordinator) -> FastAPI:
 
     @app.get("/v1/clients/{client}/task")
     async def task(client: str, request: Request, wait: float = 0.0) -> Response:
-        if client not in coordinator.state.members:
-            coordinator.leave(client)  # refuses a stranger, by its own rule
+        coordinator.member(client)  # refuses a stranger
         async with changed:
             try:
                 async with asyncio.timeout(max(0.0, min(wait, 60.0))):

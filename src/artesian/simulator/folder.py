@@ -95,19 +95,20 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.vault = Vault(path / "blobs")
+        with storage(path):
+            (path / "snapshots").mkdir(exist_ok=True)
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """A new folder; one that holds anything already is left alone."""
         with storage(path):
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            if path.exists() and not _is_fresh(path):
                 raise RunExists(
                     "a run has a folder of its own", f"{path}, which exists", "give another --out, or --resume"
                 )
-            (path / "snapshots").mkdir(parents=True)
-        folder = cls(path)
+            path.mkdir(parents=True, exist_ok=True)
         write_file(path / "config.json", json.dumps(config, indent=2).encode())
-        return folder
+        return cls(path)
 
     @classmethod
     def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -197,6 +198,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise StorageError("the file holds a JSON object", str(path), "restore the file")
     return data
+
+
+def _is_fresh(path: Path) -> bool:
+    """Empty, or what is left of a run that was killed while it wrote its configuration."""
+    return path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json.tmp"}
 
 
 def _difference(key: str, then: Any, now: Any) -> tuple[str, Any, Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -118,6 +120,28 @@ class Run:
         return "\n".join(f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items())
 
 
+class Interruption:
+    """Ctrl-C, or a polite kill, between two moments and never within one; the second time at once."""
+
+    asked = False
+
+    def __enter__(self) -> Self:
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
 class Simulation:
     """A run under way."""
 
@@ -166,15 +190,15 @@ class Simulation:
         began = time.perf_counter() - self.totals.wall_seconds
         self.executor: Executor = executor(self.place, self.workers)
         try:
-            with single_threaded():
+            with single_threaded(), Interruption() as interruption:
                 while self.totals.uploads < self.experiment.uploads:
-                    if self._next() and self.folder and self._due(self.experiment.snapshot_every):
+                    uploaded = self._next()
+                    due = uploaded and self._due(self.experiment.snapshot_every)
+                    if self.folder and (due or interruption.asked):
                         self._save(began)
+                    if interruption.asked:
+                        raise KeyboardInterrupt
                 self._finish()
-        except KeyboardInterrupt:
-            if self.folder:
-                self._save(began)
-            raise
         finally:
             self.executor.close()
             if self.journal:

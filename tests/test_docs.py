@@ -1,0 +1,141 @@
+"""The documentation keeps up with the code: commands, settings, presets, errors, routes and algorithms are in it."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from artesian import errors
+from artesian.algorithms import ALGORITHMS
+from artesian.algorithms.fedasync import FedAsync
+from artesian.cli import app
+from artesian.core import Plan
+from artesian.experiments import NUMBERS, TABLES, load, presets
+from artesian.learners.arrays import MODELS
+from artesian.recipes import RECIPES
+from artesian.server.app import create_app
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.folder import RunFolder
+from artesian.simulator.start import Start
+from artesian.simulator.watch import CLUSTERS, UPLOADS
+from artesian.simulator.world import WORLDS
+from artesian.testing import Federation
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text()
+
+
+def mentions(text: str, word: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text) is not None
+
+
+def test_every_command_and_option_is_documented() -> None:
+    text = page("reference/commands.md")
+    for name, command in get_command(app).commands.items():
+        assert f"artesian {name}" in text, name
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else []:
+                assert mentions(text, option), f"{name} {option}"
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_has_a_page_with_its_settings_and_differences(name) -> None:
+    text = page(f"algorithms/{name}.md")
+    for setting in fields(ALGORITHMS[name]):
+        assert f"`{setting.name}`" in text, setting.name
+    assert "Differs from the paper" in text
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_file_reads_the_same_way(name) -> None:
+    text = (ROOT / "src" / "artesian" / "algorithms" / f"{name}.py").read_text()
+    for part in ("Paper line -> method:", "Differs from the paper:"):
+        assert part in text.split('"""')[1], part
+
+
+def test_every_setting_is_documented() -> None:
+    text = page("reference/settings.md")
+    kinds = [Plan, Fleet, Start, *WORLDS.values(), *MODELS.values()]
+    for kind in kinds:
+        for setting in fields(kind):
+            assert f"`{setting.name}`" in text, f"{kind.__name__}.{setting.name}"
+    for name in (*NUMBERS, *TABLES, *WORLDS, *MODELS, "ARTESIAN_DATA"):
+        assert mentions(text, name), name
+
+
+def test_every_preset_is_documented_and_loads() -> None:
+    assert list(presets()) == ["digits-2", "digits-4"]
+    for name, sentence in presets().items():
+        assert mentions(page("reference/settings.md"), name)
+        assert sentence.endswith("torch.")
+        assert load(name).name == name
+
+
+def all_errors(kind: type = errors.ArtesianError) -> list[type]:
+    return [kind, *(leaf for below in kind.__subclasses__() for leaf in all_errors(below))]
+
+
+def test_every_error_is_documented_and_stands_in_the_tree() -> None:
+    text, tree = page("reference/errors.md"), errors.__doc__ or ""
+    for kind in all_errors():
+        if kind.__module__ == errors.__name__:
+            assert mentions(text, kind.__name__), kind.__name__
+            assert mentions(tree, kind.__name__), kind.__name__
+    for kind, status in errors.STATUSES.items():
+        line = next(line for line in text.splitlines() if mentions(line, kind.__name__) and "|" in line)
+        assert str(status) in line, kind.__name__
+
+
+def test_every_route_and_recipe_is_documented() -> None:
+    text = page("reference/wire-format.md")
+    for route in create_app(Federation(FedAsync(), 1).coordinator).routes:
+        path = getattr(route, "path", "")
+        if path.startswith(("/v1", "/healthz")):
+            assert path.replace("{client}", "{id}") in text, path
+    for name in RECIPES:
+        assert f"`{name}`" in text
+
+
+def test_the_run_folder_is_documented() -> None:
+    text = page("reference/run-folder.md")
+    for name in ("config.json", "journal.jsonl", "snapshots", "blobs", "final", "summary.json", *UPLOADS, *CLUSTERS):
+        assert mentions(text, name), name
+    assert RunFolder.__doc__
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
+        if not target.startswith(("http", "mailto")):
+            assert (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_commands_in_the_pages_are_real(path) -> None:
+    commands = get_command(app).commands
+    for name in re.findall(r"^\s*(?:\$ )?artesian ([a-z]+)", path.read_text(), re.M):
+        assert name in commands, name
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M)
+    for name in re.findall(r"`?make ([a-z]+)`?(?:\s|$)", path.read_text()):
+        assert name in targets or name in ("no", "it", "a", "the"), name
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = page("README.md")
+    for path in DOCS.rglob("*.md"):
+        if path.name != "README.md":
+            assert str(path.relative_to(DOCS)) in index, path
+
+
+def test_the_changelog_knows_this_version() -> None:
+    import artesian
+
+    assert f"[{artesian.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert artesian.__version__ in (ROOT / "CITATION.cff").read_text()
