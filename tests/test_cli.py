@@ -91,6 +91,18 @@ def test_a_preset_runs_with_any_algorithm() -> None:
         assert json.loads(told.stdout.splitlines()[-1])["algorithm"] == name
 
 
+def test_compare_keeps_other_settings_apart(tmp_path) -> None:
+    for rate in ("0.1", "0.2"):
+        change = ["--set", "algorithm.name=fedasync", "--set", f"algorithm.alpha={rate}"]
+        CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *change, "--out", str(tmp_path / rate)])
+    told = CliRunner().invoke(cli.app, ["compare", str(tmp_path), "--json"])
+    rows = json.loads(told.stdout)
+    assert [row["seeds"] for row in rows] == [1, 1]
+    assert rows[0]["settings"] != rows[1]["settings"]
+    table = CliRunner().invoke(cli.app, ["compare", str(tmp_path)]).stdout
+    assert all(f"fedasync {row['settings']}" in table for row in rows)
+
+
 def test_the_lists_are_json_too() -> None:
     names = [row["name"] for row in json.loads(artesian("algorithms", "--json").stdout)]
     assert names == sorted(ALGORITHMS)
@@ -146,6 +158,9 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
         ("[algorithm]\nbeta_0 = 1", "did you mean 'beta0'?"),
         ("[algorithm]\nbeta0 = 'big'", "algorithm.beta0"),
         ("[algorithm]\nbeta0 = 7", "beta0 is in (0, 1]"),
+        ("[algorithm]\nname = [1]", "algorithm.name is a text"),
+        ("[algorithm]\nname = 'broken_module:Thing'", "SyntaxError"),
+        ("[algorithms]\ncdfl = 3", "algorithms.cdfl is a table"),
         ("[algorithms.fedbuf]\nbuffer_size = 1", "did you mean 'fedbuff'?"),
         ("[fleet]\nslow_share = -0.5", "a share is between 0 and 1"),
         ("[world]\nname = 'moon'", "world.name is known"),
@@ -157,8 +172,11 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
         ("[start]\nkind = 'together'", "start.kind"),
     ],
 )
-def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, text, words) -> None:
+def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, monkeypatch, text, words) -> None:
     (tmp_path / "bad.toml").write_text(text)
+    (tmp_path / "broken_module.py").write_text("def :")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     runner = CliRunner()
     result = runner.invoke(cli.app, ["simulate", str(tmp_path / "bad.toml")])
     assert isinstance(result.exception, ArtesianError)

@@ -18,7 +18,7 @@ from artesian.algorithms import FedBuff
 from artesian.codec import HEADER_LIMIT, decode, digest, encode, from_tree, gather, scatter, to_tree
 from artesian.core import Event, Measured, Receipt, Task, Upload
 from artesian.engine import Snapshot
-from artesian.errors import BadFormat, NewerFormat, Refused
+from artesian.errors import BadClient, BadFormat, Refused, UnknownFormat
 from artesian.params import seal
 from artesian.testing import Federation
 
@@ -194,6 +194,19 @@ def test_a_tree_that_looks_like_a_mark_comes_back_or_is_not_encoded() -> None:
     assert_same(decode("any", data, dict[str, Any]), tree)
 
 
+@pytest.mark.parametrize("client", ["$tensor", "$blob", "$", "a/b", "", "\ud800"])
+def test_no_name_a_client_may_have_spoils_a_snapshot(client: str) -> None:
+    federation = Federation(FedBuff(buffer_size=3, momentum=0.5), clients=4)
+    try:
+        federation.take(federation.coordinator.join(client, 10))
+    except BadClient:
+        return
+    snapshot = federation.coordinator.snapshot()
+    again = decode("snapshot", encode("snapshot", snapshot), Snapshot)
+    assert_same(to_tree(again), to_tree(snapshot))
+    assert federation.coordinator.digest() == digest(to_tree(again))
+
+
 # refusals
 
 
@@ -235,7 +248,7 @@ def test_a_header_over_the_limit_is_refused() -> None:
     padding = " " * (HEADER_LIMIT - len(message(upload_body())) + 8)
     longest = raw(message(upload_body())[8:] + padding.encode())
     assert decode("upload", longest, Upload).client == "c"
-    with pytest.raises(BadFormat, match="under 1 MiB"):
+    with pytest.raises(BadFormat, match="1048576 bytes at most"):
         decode("upload", raw(longest[8:] + b" "), Upload)
 
 
@@ -296,7 +309,7 @@ def test_another_kind_is_refused_by_name() -> None:
 @pytest.mark.parametrize("number", [0, 2, 10**30])
 def test_another_format_is_refused_as_such(number: int) -> None:
     meta = f'{{"format":{number},"kind":"upload","body":{{}}}}'
-    with pytest.raises(NewerFormat, match=str(number)):
+    with pytest.raises(UnknownFormat, match=str(number)):
         decode("upload", raw({"__metadata__": {"artesian": meta}}), Upload)
 
 

@@ -302,6 +302,17 @@ def test_a_cut_that_failed_leaves_all_records(tmp_path: Path, monkeypatch: pytes
         assert journal.records() == numbered([*RECORDS, {"kind": "next"}])
 
 
+def test_a_cut_that_was_not_synced_leaves_a_sound_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path / "j")
+    with opened(tmp_path / "j") as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing(errno.EIO))
+            with pytest.raises(StorageError):
+                journal.cut(1)
+        number = journal.append({"kind": "next"})
+        assert journal.records() == numbered([*RECORDS[:number], {"kind": "next"}])
+
+
 def test_a_journal_that_cannot_be_opened_says_where(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder", tmp_path / "nowhere" / "j"):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from artesian.core import Notebook, Task
-from artesian.errors import SettingError
+from artesian.errors import SettingError, WrongModels
 from artesian.params import Layout, Params, seal
 from artesian.recipes import RECIPES, recipe
 
@@ -56,6 +56,11 @@ def test_alone_keeps_its_own_model_and_sends_nothing() -> None:
     assert again.notebook.own.tolist() == [3, 4]
     assert RECIPES["alone"].use(task("alone"), again.notebook)[0][1].tolist() == [3, 4]
     assert RECIPES["alone"].use(task("alone"), Notebook())[0][1] is GIVEN
+
+
+def test_a_client_that_lost_its_own_model_is_told_so() -> None:
+    with pytest.raises(WrongModels, match="another id"):
+        RECIPES["alone"].fit(LAYOUT, "ann", Task({}, "alone", {"seed": 5}), Adds(), Notebook())
 
 
 def test_an_unknown_recipe_offers_the_nearest() -> None:

@@ -44,6 +44,7 @@ COLUMNS = {
     "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
+KEYS = ("algorithm", "preset", "uploads", "settings")  # what makes runs the same but for their seed
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
 DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
@@ -291,21 +292,24 @@ def _print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
     for preset, uploads in dict.fromkeys((row["preset"], row["uploads"]) for row in rows):
         table = Table("algorithm", "seeds", *COLUMNS.values(), box=None, title_justify="left")
         table.title = f"{preset}, {uploads} uploads"
-        for row in rows:
-            if (row["preset"], row["uploads"]) == (preset, uploads):
-                cells = [_pair(row[key], UNITS.get(key, 1.0), DIGITS.get(key, 3)) for key in COLUMNS]
-                table.add_row(row["algorithm"], str(row["seeds"]), *cells)
+        here = [row for row in rows if (row["preset"], row["uploads"]) == (preset, uploads)]
+        names = [row["algorithm"] for row in here]
+        for row in here:
+            cells = [_pair(row[key], UNITS.get(key, 1.0), DIGITS.get(key, 3)) for key in COLUMNS]
+            several = names.count(row["algorithm"]) > 1
+            label = f"{row['algorithm']} {row['settings']}" if several else row["algorithm"]
+            table.add_row(label, str(row["seeds"]), *cells)
         out.print(table)
 
 
 def _grouped(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per algorithm, preset and length: each number as [mean, standard deviation] over seeds."""
+    """One row per algorithm and settings: each number as [mean, standard deviation] over seeds."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for summary in summaries:
-        groups.setdefault((summary["algorithm"], summary["preset"], summary["uploads"]), []).append(summary)
+        groups.setdefault(tuple(summary.get(key) for key in KEYS), []).append(summary)
     rows = []
-    for (algorithm, preset, uploads), members in groups.items():
-        row: dict[str, Any] = {"algorithm": algorithm, "preset": preset, "uploads": uploads, "seeds": len(members)}
+    for group, members in groups.items():
+        row: dict[str, Any] = {**dict(zip(KEYS, group, strict=True)), "seeds": len(members)}
         for key in COLUMNS:
             row[key] = _spread([m[key] for m in members if m.get(key) is not None])
         rows.append(row)

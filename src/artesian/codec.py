@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import struct
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -21,7 +23,7 @@ import safetensors
 from safetensors.numpy import save
 
 from artesian.core import Tree
-from artesian.errors import BadFormat, NewerFormat
+from artesian.errors import BadFormat, UnknownFormat
 from artesian.params import Layout, seal
 
 FORMAT = 1  # of messages, journals, snapshots and run folders
@@ -30,6 +32,7 @@ DTYPES = {
     "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
     "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
+MARKS = ("$tensor", "$blob")  # what stands in a tree for an array kept elsewhere
 T = TypeVar("T")
 
 
@@ -56,13 +59,13 @@ def _build(kind: Any, tree: Tree, path: str) -> Any:
     if kind is Any:
         return tree
     if kind is Layout:
-        return Layout.from_json(tree)
+        return _build_layout(tree, path)
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         options = [a for a in args if a is not type(None)]
         return None if tree is None and len(options) < len(args) else _build(options[0], tree, path)
     if origin is Literal:
-        return _expect(tree in args, tree, path, f"one of {', '.join(map(str, args))}")
+        return _expect(isinstance(tree, str) and tree in args, tree, path, f"one of {', '.join(map(str, args))}")
     if origin is not None and issubclass(origin, Mapping):
         _expect(isinstance(tree, dict), tree, path, "a mapping")
         return {key: _build(args[1], item, f"{path}/{key}") for key, item in tree.items()}
@@ -72,8 +75,20 @@ def _build(kind: Any, tree: Tree, path: str) -> Any:
     if is_dataclass(kind):
         return _build_dataclass(kind, tree, path)
     if kind is float:
-        return float(_expect(type(tree) in (int, float), tree, path, "a number"))
+        return _build_float(tree, path)
     return _expect(type(tree) is kind, tree, path, f"a value of type {kind.__name__}")
+
+
+def _build_float(tree: Tree, path: str) -> float:
+    _expect(type(tree) in (int, float), tree, path, "a number")
+    return float(_expect(abs(tree) <= sys.float_info.max, tree, path, "a number within float64"))
+
+
+def _build_layout(tree: Tree, path: str) -> Layout:
+    try:
+        return Layout.from_json(tree)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadFormat(f"{path} is a layout", repr(tree)[:80], "see the wire format") from None
 
 
 def _build_dataclass(kind: Any, tree: Tree, path: str) -> Any:
@@ -102,6 +117,8 @@ def _expect(holds: bool, tree: Tree, path: str, wanted: str) -> Any:
 def scatter(tree: Tree, put: Callable[[str, np.ndarray], Tree], path: str = "") -> Tree:
     """The same tree with every array replaced by what `put(path, array)` returns."""
     if isinstance(tree, dict):
+        if len(tree) == 1 and next(iter(tree)) in MARKS:
+            raise BadFormat("no mapping looks like a reference to an array", repr(tree)[:80], "rename its key")
         return {key: scatter(item, put, f"{path}/{key}" if path else key) for key, item in tree.items()}
     if isinstance(tree, list):
         return [scatter(item, put, f"{path}/{i}") for i, item in enumerate(tree)]
@@ -127,7 +144,9 @@ def encode(kind: str, value: Any) -> bytes:
     tensors: dict[str, np.ndarray] = {}
 
     def put(path: str, array: np.ndarray) -> Tree:
-        tensors[path] = np.ascontiguousarray(array)
+        while path in tensors:
+            path += "'"  # keys with a slash can make two paths read alike
+        tensors[path] = contiguous(array)
         return {"$tensor": path}
 
     body = scatter(to_tree(value), put)
@@ -135,11 +154,18 @@ def encode(kind: str, value: Any) -> bytes:
     return save(tensors, {"artesian": text})
 
 
-def decode(kind: str, data: bytes, into: type[T]) -> T:
-    """The value of a message of this kind; anything else is refused, and says why."""
-    head = _header(data)
+def decode(kind: str, data: bytes, into: type[T], limit: int = HEADER_LIMIT) -> T:
+    """The value of a message of this kind, its JSON within `limit`; anything else is refused, and says why."""
     try:
-        envelope = json.loads(head["__metadata__"]["artesian"], parse_constant=_no_constant)
+        return _decode(kind, data, into, limit)
+    except RecursionError:
+        raise BadFormat("a message is shallow", "a deep nesting", "see the wire format") from None
+
+
+def _decode(kind: str, data: bytes, into: type[T], limit: int) -> T:
+    head = _header(data, limit)
+    try:
+        envelope = _loads(head["__metadata__"]["artesian"])
     except (KeyError, TypeError, ValueError) as error:
         raise BadFormat("a message carries our metadata", _short(error), "see the wire format") from None
     if not isinstance(envelope, dict) or type(envelope.get("format")) is not int:
@@ -154,10 +180,7 @@ def decode(kind: str, data: bytes, into: type[T]) -> T:
             raise BadFormat("every tensor named is in the file", repr(name)[:80], "send it")
         return tensors.pop(name)
 
-    try:
-        value = from_tree(into, gather(envelope["body"], "$tensor", get))
-    except RecursionError:
-        raise BadFormat("metadata are shallow", "a deep nesting", "see the wire format") from None
+    value = from_tree(into, gather(envelope["body"], "$tensor", get))
     if tensors:
         raise BadFormat("every tensor in the file is named", sorted(tensors)[0], "leave it out")
     return value
@@ -166,32 +189,36 @@ def decode(kind: str, data: bytes, into: type[T]) -> T:
 def check_format(number: int) -> None:
     """Refuse what a newer version wrote."""
     if number != FORMAT:
-        raise NewerFormat(f"this version reads format {FORMAT}", str(number), "use the version that wrote it")
+        raise UnknownFormat(f"this version reads format {FORMAT}", str(number), "use the version that wrote it")
 
 
 def digest(tree: Tree) -> str:
-    """A name for exactly this tree: SHA-256 of its JSON, then of its arrays."""
-    total = hashlib.sha256()
+    """A name for exactly this tree: SHA-256 of its JSON, with the SHA-256 of each array in its place."""
 
     def put(path: str, array: np.ndarray) -> Tree:
-        total.update(f"{path}:{array.dtype.str}:{array.shape}".encode())
-        total.update(np.ascontiguousarray(array).data)
-        return None
+        found = hashlib.sha256(contiguous(array).data).hexdigest()
+        return {"$tensor": [array.dtype.str, list(array.shape), found]}
 
-    total.update(json.dumps(scatter(tree, put), sort_keys=True).encode())
-    return total.hexdigest()
+    return hashlib.sha256(json.dumps(scatter(tree, put), sort_keys=True).encode()).hexdigest()
 
 
-def _header(data: bytes) -> dict[str, Any]:
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array in one piece; numpy's own function would give a lone number an axis."""
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _header(data: bytes, limit: int) -> dict[str, Any]:
     """The JSON header of a safetensors file, checked before any tensor is touched."""
     (length,) = struct.unpack("<Q", data[:8]) if len(data) >= 8 else (0,)
-    if not 2 <= length <= min(HEADER_LIMIT, len(data) - 8):
+    if not 2 <= length <= min(limit, len(data) - 8):
         raise BadFormat(
-            "a message is a safetensors file with a header under 1 MiB", f"{len(data)} bytes", "see the wire format"
+            f"a message is a safetensors file with a header of {limit} bytes at most",
+            f"{len(data)} bytes",
+            "see the wire format",
         )
     try:
-        head = json.loads(data[8 : 8 + length], object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
+        head = _loads(data[8 : 8 + length].decode())
+    except ValueError as error:
         raise BadFormat("the header is JSON", _short(error), "see the wire format") from None
     if not isinstance(head, dict):
         raise BadFormat("the header is a JSON object", repr(head)[:80], "see the wire format")
@@ -210,6 +237,20 @@ def _tensors(data: bytes) -> dict[str, np.ndarray]:
         flat = np.frombuffer(info["data"], np.dtype(DTYPES[info["dtype"]]).newbyteorder("<"))
         tensors[name] = seal(flat.reshape(info["shape"]))
     return tensors
+
+
+def _loads(text: str) -> Any:
+    """Strict JSON: no key twice, no number that is not finite, no half of a character."""
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is not a text")
+    value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ ArtesianError
 │   └── WorkerLost            a worker process died
 └── Refused                   the server says no; nothing has changed
     ├── BadFormat             bytes that are not a message of ours
-    ├── NewerFormat           a format number this version does not know
+    ├── UnknownFormat         a format number this version does not know
     ├── BadClient             a client id or a sample count that cannot be
     ├── UnknownClient         nobody joined under this id
     ├── UnknownTask           a task number that was never given to this client
@@ -110,7 +110,7 @@ class BadFormat(Refused):
     """Bytes that are not a message of ours."""
 
 
-class NewerFormat(Refused):
+class UnknownFormat(Refused):
     """A format number this version does not know."""
 
 
@@ -152,7 +152,7 @@ class BadMixture(Refused):
 
 STATUSES: dict[type[Refused], int] = {
     BadFormat: 400,
-    NewerFormat: 400,
+    UnknownFormat: 400,
     BadClient: 422,
     UnknownClient: 404,
     UnknownTask: 404,

@@ -58,12 +58,8 @@ def build(tables: Mapping[str, Any]) -> Experiment:
         if not isinstance(tables.get(table, {}), dict):
             raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
     world: World = _named(tables.get("world", {}), WORLDS, "world", "rotated")
-    own = dict(tables.get("algorithm", {}))
-    name = own.get("name", "cdfl")
-    for other in tables.get("algorithms", {}):
-        if ":" not in other:
-            _known([other], ALGORITHMS, "algorithms")
-    settings = {**tables.get("algorithms", {}).get(name, {}), **own}
+    own = tables.get("algorithm", {})
+    settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", "cdfl"))), **own}
     algorithm: Algorithm = _named(settings, ALGORITHMS, "algorithm", "cdfl")
     return _checked(
         "the experiment",
@@ -78,6 +74,16 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             **{n: _whole(n, tables[n]) for n in NUMBERS if n in tables},
         ),
     )
+
+
+def _usual(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What the table [algorithms.NAME] says about the algorithm that was chosen."""
+    for other, table in tables.items():
+        if ":" not in other:
+            _known([other], ALGORITHMS, "algorithms")
+        if not isinstance(table, dict):
+            raise SettingError(f"algorithms.{other} is a table", repr(table), f"write [algorithms.{other}]")
+    return tables.get(name, {})
 
 
 def simulate(
@@ -174,9 +180,12 @@ def _named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, def
     if not isinstance(name, str):
         raise SettingError(f"{what}.name is a text", repr(name), nearest(str(name), known))
     kind = known.get(name) or _imported(name, known, what)
-    if not inspect.isclass(kind) and not is_dataclass(kind):
-        return _checked(what, lambda: kind(**rest))
-    return kind if not inspect.isclass(kind) else _settings(kind, rest, what)
+    if inspect.isclass(kind):
+        return _settings(kind, rest, what)
+    if is_dataclass(kind):  # a ready value: the table changes its fields
+        _known(rest, [f.name for f in fields(kind)], what)
+        return _checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
+    return _checked(what, lambda: kind(**rest))
 
 
 def _imported(name: str, known: Mapping[str, Any], what: str) -> Any:
@@ -187,8 +196,9 @@ def _imported(name: str, known: Mapping[str, Any], what: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(f"{what}.name can be imported", f"{name} ({error})", "check the path") from None
+    except Exception as error:  # the user's module may fail in any way
+        got = f"{name} ({type(error).__name__}: {error})"
+        raise SettingError(f"{what}.name can be imported", got, "check the path and the module") from None
 
 
 def _model(settings: Mapping[str, Any], world: World) -> Model:

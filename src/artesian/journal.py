@@ -96,7 +96,7 @@ class Vault:
                 path.unlink(missing_ok=True)
 
     def _path(self, name: str) -> Path:
-        if len(name) != 64 or set(name) - set("0123456789abcdef"):
+        if not isinstance(name, str) or len(name) != 64 or set(name) - set("0123456789abcdef"):
             raise StorageError("arrays are named by hex digests", repr(name)[:80], "restore the file that names it")
         return self.folder / f"{name}.safetensors"
 
@@ -107,7 +107,7 @@ class Journal:
     def __init__(self, path: Path, *, sync: bool = True) -> None:
         self.path, self.sync = path, sync
         records, self.length, self.torn = _read(path)
-        self.count = len(records)
+        self.count, self._clean = len(records), True
         with storage(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (held for the journal's life)
             self._cut(self.length)
@@ -115,8 +115,11 @@ class Journal:
 
     def append(self, record: dict[str, Any]) -> int:
         """Add a record and return its number; a failed write leaves the file as it was."""
-        line = _line({"n": self.count, **record})
+        line = _line({"n": self.count} | {key: value for key, value in record.items() if key != "n"})
         with storage(self.path):
+            if not self._clean:  # what an earlier failure left behind goes first
+                self._cut(self.length)
+            self._clean = False
             try:
                 rest = memoryview(line)
                 while rest:
@@ -129,6 +132,7 @@ class Journal:
                 raise
         self.count += 1
         self.length += len(line)
+        self._clean = True
         return self.count - 1
 
     def records(self) -> list[dict[str, Any]]:
@@ -138,9 +142,10 @@ class Journal:
     def cut(self, count: int) -> None:
         """Forget every record from number `count` on."""
         kept = self.records()[:count]
-        self.count, self.length = len(kept), sum(len(_line(record)) for record in kept)
+        length = sum(len(_line(record)) for record in kept)
         with storage(self.path):
-            self._cut(self.length)
+            self._cut(length)
+        self.count, self.length = len(kept), length
 
     def flush(self) -> None:
         """Make everything appended durable, where single records are not synced."""
@@ -155,6 +160,7 @@ class Journal:
     def _cut(self, length: int) -> None:
         os.ftruncate(self._file.fileno(), length)
         os.fsync(self._file.fileno())
+        self._clean = True
 
 
 def _line(record: dict[str, Any]) -> bytes:
@@ -164,9 +170,13 @@ def _line(record: dict[str, Any]) -> bytes:
 
 def _parse(line: bytes, number: int) -> dict[str, Any] | None:
     """The record of a line, or None where the line is not sound."""
-    if len(line) < 10 or not line.endswith(b"\n") or line[:8] != b"%08x" % zlib.crc32(line[9:-1]):
+    text = line[9:]
+    if line[:9] != b"%08x " % zlib.crc32(text):
         return None
-    record = json.loads(line[9:-1])
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
     return record if isinstance(record, dict) and record.get("n") == number else None
 
 
@@ -174,17 +184,17 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], int, int]:
     """The sound records, the bytes they take, and the bytes of a torn tail."""
     with storage(path):
         data = path.read_bytes() if path.exists() else b""
+    *lines, tail = data.split(b"\n")
     records: list[dict[str, Any]] = []
-    length = 0
-    for line in data.splitlines(keepends=True):
+    for line in lines:
         record = _parse(line, len(records))
         if record is None:
             break
         records.append(record)
-        length += len(line)
-    torn = len(data) - length
-    if b"\n" in data[length:]:
+    length = sum(len(line) + 1 for line in lines[: len(records)])
+    altered = _parse(tail[:-1], len(records)) is not None  # whole, but for its newline
+    if len(records) < len(lines) or altered:
         raise JournalDamaged(
             "every line of a journal is a sound record", f"a bad record {len(records)} in {path}", "restore the file"
         )
-    return records, length, torn
+    return records, length, len(tail)

@@ -20,6 +20,7 @@ class Stream:
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ValueError(f"a stream folds one upload at least, not {self.batch}")
+        _check_patience(self.patience)
 
     def folds(self, desk: Desk) -> bool:
         return len(desk.pending) >= self.batch
@@ -41,8 +42,7 @@ class Rounds:
     def __post_init__(self) -> None:
         if self.size < 1 or (self.quorum is not None and self.quorum < 1):
             raise ValueError(f"a round needs one client at least, not size {self.size}, quorum {self.quorum}")
-        if self.patience is not None and self.patience <= 0:
-            raise ValueError(f"patience is a positive time, not {self.patience}")
+        _check_patience(self.patience)
 
     def folds(self, desk: Desk) -> bool:
         return bool(desk.pending) and desk.open == 0
@@ -55,3 +55,8 @@ class Rounds:
             return self.select(state, ready)
         chosen = state.rng("cohort").choice(len(ready), min(self.size, len(ready)), replace=False)
         return [ready[i] for i in sorted(chosen.tolist())]
+
+
+def _check_patience(patience: float | None) -> None:
+    if patience is not None and not patience > 0:
+        raise ValueError(f"patience is a positive time, not {patience}")

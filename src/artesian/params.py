@@ -147,7 +147,7 @@ class Layout:
                 )
             place = params[offset : offset + entry.slots]
             if entry.exact:
-                flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+                flat = np.ascontiguousarray(array, entry.dtype).reshape(-1).view(np.uint8)
                 place.view(np.uint8)[: flat.size] = flat
             else:
                 place[:] = array.reshape(-1)
@@ -309,7 +309,7 @@ def combine(layout: Layout, vectors: Sequence[Params], factors: Sequence[float],
         length = part.stop - part.start
         total[:length] = 0.0
         for vector, factor in used:
-            np.multiply(vector[part], factor, out=scratch[:length])
+            np.multiply(vector[part], factor, out=scratch[:length], dtype=np.float64)
             total[:length] += scratch[:length]
         out[part] = total[:length]
     source = vectors[newest] if newest is not None else used[-1][0] if used else vectors[-1]

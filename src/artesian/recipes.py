@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Task, Upload
-from artesian.errors import SettingError, nearest
+from artesian.errors import SettingError, WrongModels, nearest
 from artesian.params import Layout, Params, minus
 
 
@@ -61,6 +61,8 @@ def use_train(task: Task, notebook: Notebook) -> Ensemble:
 
 
 def _only(task: Task) -> Params:
+    if len(task.models) != 1:
+        raise WrongModels(f"recipe {task.recipe} works from one model", f"{len(task.models)}", "join under another id")
     (given,) = task.models.values()
     return given
 

@@ -1,5 +1,7 @@
 """Hand-worked numbers for every branch of Local, FedAvg, FedProx, FedAsync and FedBuff."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hand import layout, measured, state, vector
@@ -18,10 +20,13 @@ def test_a_single_model_starts_as_the_mean_of_the_start_models(algorithm) -> Non
     assert (start.version, start.seed) == (0, 5)
 
 
-def test_local_gives_the_start_model_and_folds_nothing() -> None:
+def test_local_gives_the_start_model_once_and_folds_nothing() -> None:
     now = state(Local(), [vector(3)])
     task = Local().task(now, "c0")
     assert (task.recipe, task.models["k0"].tolist()) == ("alone", [3])
+    later = replace(now, members={"c0": replace(now.members["c0"], number=1)})
+    assert Local().task(later, "c0").models == {}
+    assert Local().task(now, "a stranger").models["k0"].tolist() == [3]
     assert Local().fold(now, [measured("c0", vector(9))]).clusters == {}
     assert Local().pace() == Stream()
 
@@ -45,7 +50,7 @@ def test_fedavg_stands_still_when_nobody_has_samples() -> None:
 
 
 def test_fedavg_runs_in_rounds_with_patience() -> None:
-    assert FedAvg(clients_per_round=3, patience=2.5).pace() == Rounds(3, patience=2.5)
+    assert FedAvg(clients_per_round=3, quorum=2, patience=2.5).pace() == Rounds(3, 2, 2.5)
     assert FedAvg().task(state(FedAvg(), [vector(9)]), "c0").settings == {}
     with pytest.raises(ValueError, match="one client"):
         FedAvg(clients_per_round=0)

@@ -113,7 +113,7 @@ def spoil(upload, **changes) -> bytes:
         (
             "/v1/clients/c0/uploads/1",
             lambda u: encode("upload", u).replace(b'format\\":1', b'format\\":9'),
-            "NewerFormat",
+            "UnknownFormat",
             400,
         ),
     ],

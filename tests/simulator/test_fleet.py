@@ -22,6 +22,7 @@ def turns_until(fleet: Habits, client: str, end: float) -> list[float]:
     times = [fleet.finishes_at(client, 1, 0.0)]
     while times[-1] <= end:
         times.append(fleet.finishes_at(client, len(times) + 1, times[-1]))
+        assert times[-1] > times[-2]
     return times[:-1]
 
 

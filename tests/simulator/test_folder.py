@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from artesian.errors import BadFormat, NewerFormat, ResumeMismatch, RunExists, StorageError
+from artesian.errors import BadFormat, ResumeMismatch, RunExists, StorageError, UnknownFormat
 from artesian.simulator.folder import RunFolder, Table, configuration
 
 COLUMNS = ("upload", "loss", "client")
@@ -169,7 +169,7 @@ def test_another_configuration_is_refused_by_key(tmp_path: Path, change: dict[st
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "r", {**CONFIG, "format": 2})
-    with pytest.raises(NewerFormat, match="2"):
+    with pytest.raises(UnknownFormat, match="2"):
         RunFolder.reopen(tmp_path / "r", CONFIG)
 
 
@@ -266,7 +266,7 @@ def test_a_snapshot_that_lost_an_array_is_refused(tmp_path: Path) -> None:
 def test_a_snapshot_that_is_not_sound_is_refused(tmp_path: Path, content: str) -> None:
     folder = run_folder(tmp_path)
     (folder.path / "snapshots" / "000000001.json").write_text(content)
-    with pytest.raises((StorageError, BadFormat, NewerFormat)):
+    with pytest.raises((StorageError, BadFormat, UnknownFormat)):
         folder.load(Checkpoint)
 
 

@@ -82,7 +82,9 @@ class CDFL(Algorithm):
             "rho is at least 0": self.rho >= 0,
             "tau0 is at least 1": self.tau0 is None or self.tau0 >= 1,
             "c1 and c2 are in [0, 1] and sum to 1 at most": min(self.c1, self.c2) >= 0 and self.c1 + self.c2 <= 1,
-            "every amplifier is positive": all(x > 0 for x in self.amplifiers(3)),
+            "every amplifier is positive": bool(self.amplifiers(3)) and min(self.amplifiers(3)) > 0,
+            "update_bar is 'ave' or in [0, 1]": self.update_bar == "ave" or 0 <= self.update_bar <= 1,
+            "adjust_records is at least 1": self.adjust_records >= 1,
             "adjust_start is in [0, 1]": self.adjust_start is None or 0 <= self.adjust_start <= 1,
             "adjust_percentile is in [0, 100]": 0 <= self.adjust_percentile <= 100,
         }

@@ -26,6 +26,7 @@ class FedAvg(Algorithm):
 
     name: ClassVar[str] = "fedavg"
     clients_per_round: int = 10  # m
+    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
     patience: float | None = None  # how long a round waits for its last clients
     buffers: Buffers = "average"
 
@@ -45,4 +46,4 @@ class FedAvg(Algorithm):
         return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
 
     def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, patience=self.patience)
+        return Rounds(self.clients_per_round, self.quorum, self.patience)

@@ -26,6 +26,7 @@ class FedProx(Algorithm):
     name: ClassVar[str] = "fedprox"
     mu: float = 0.05  # mu, strength of the pull
     clients_per_round: int = 10  # K
+    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
     patience: float | None = None  # how long a round waits for its last clients
     buffers: Buffers = "average"
 
@@ -47,4 +48,4 @@ class FedProx(Algorithm):
         return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
 
     def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, patience=self.patience)
+        return Rounds(self.clients_per_round, self.quorum, self.patience)

@@ -16,6 +16,7 @@ from artesian.core import Ensemble, Plan, Pull, generator
 from artesian.params import Layout, Params, seal
 
 Arrays = dict[str, np.ndarray]
+QUIET = np.errstate(all="ignore")  # a training that diverges is refused by its numbers, not warned about
 
 
 class ArrayModel(Protocol):
@@ -144,9 +145,11 @@ class ArrayLearner:
     def samples(self) -> int:
         return len(self.x)
 
+    @QUIET
     def losses(self, params: Params) -> np.ndarray:
         return self.model.losses(self._predict(params), self.y)
 
+    @QUIET
     def score(self, ensemble: Ensemble) -> float:
         """Of the weighted mean of the models' predictions; 0 where there are no data."""
         if not self.samples:
@@ -154,6 +157,7 @@ class ArrayLearner:
         output = sum(weight * self._predict(params) for weight, params in ensemble)
         return self.model.score(np.asarray(output), self.y)
 
+    @QUIET
     def train(
         self,
         params: Params,

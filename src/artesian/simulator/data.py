@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -58,14 +59,17 @@ def _digits() -> Samples:
 
 def _read_npz(path: Path) -> Samples:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            x, y = file["x"], file["y"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        with open(path, "rb") as handle, zipfile.ZipFile(handle):  # not an archive: refused here
+            handle.seek(0)
+            with np.load(handle, allow_pickle=False) as file:
+                x, y = file["x"], file["y"]
+    except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise MissingData("a data file is .npz with arrays x and y", f"{error} in {path}", "write it anew") from None
-    if x.ndim != 3 or y.shape != (len(x),) or y.dtype.kind not in "iu" or (len(y) and y.min() < 0):
+    numbers = x.dtype.kind in "fiub" and y.dtype.kind in "iu"
+    if not numbers or x.ndim != 3 or y.shape != (len(x),) or (len(y) and y.min() < 0):
         raise MissingData(
             "x is images x height x width, y one label from 0 on for each",
-            f"x of shape {x.shape}, y of {y.dtype} and shape {y.shape} in {path}",
+            f"x of {x.dtype} and shape {x.shape}, y of {y.dtype} and shape {y.shape} in {path}",
             "write it anew",
         )
     scale = 255 if x.dtype == np.uint8 else 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
@@ -44,6 +46,12 @@ class Experiment:
         tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start")}
         numbers = {n: getattr(self, n) for n in ("name", "uploads", "evaluate_every", "snapshot_every")}
         return numbers | parts | tables
+
+    @property
+    def digest(self) -> str:
+        """A name for exactly these settings, whatever the experiment is called."""
+        settings = {key: value for key, value in self.describe().items() if key != "name"}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _fields(value: Any) -> tuple[Any, ...]:

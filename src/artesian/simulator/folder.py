@@ -16,19 +16,20 @@ import numpy as np
 from safetensors.numpy import save
 
 import artesian
-from artesian.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
+from artesian.codec import FORMAT, check_format, contiguous, from_tree, gather, scatter, to_json, to_tree
 from artesian.errors import ResumeMismatch, RunExists, StorageError
 from artesian.journal import Journal, Vault, storage, write_file
 
 T = TypeVar("T")
 Cell = int | float | str | None
+TEXT = ("client", "cluster")  # columns that hold names, whatever they look like
 
 
 class Table:
     """Rows of numbers, in memory and, where there is a path, in a CSV file."""
 
     def __init__(self, columns: Sequence[str], path: Path | None = None, length: int = 0) -> None:
-        """Begin a table, or go on with the first `length` bytes of one."""
+        """Begin a table, or go on with the first `length` bytes of one. Columns in TEXT hold text."""
         self.columns, self.path = tuple(columns), path
         self.rows: list[tuple[Cell, ...]] = []
         self._written, self._unwritten = length, io.StringIO(newline="")
@@ -74,13 +75,13 @@ class Table:
             data = self.path.read_bytes()[:length]
         if len(data) != length:
             raise StorageError(f"{self.path.name} holds {length} bytes at least", str(len(data)), "restore the file")
-        rows = csv.reader(io.StringIO(data.decode(), newline=""))
-        return [tuple(_cell(text) for text in row) for row in rows][1:]
+        rows = list(csv.reader(io.StringIO(data.decode(), newline="")))[1:]
+        return [tuple(_cell(*cell) for cell in zip(self.columns, row, strict=True)) for row in rows]
 
 
-def _cell(text: str) -> Cell:
-    if not text:
-        return None
+def _cell(column: str, text: str) -> Cell:
+    if not text or column in TEXT:
+        return text or None
     for kind in (int, float):
         try:
             return kind(text)
@@ -143,8 +144,9 @@ class RunFolder:
         names: set[str] = set()
 
         def put(path: str, array: np.ndarray) -> dict[str, str]:
-            names.add(self.vault.put(array))
-            return {"$blob": self.vault.put(array)}
+            name = self.vault.put(array)
+            names.add(name)
+            return {"$blob": name}
 
         tree = scatter(to_tree(checkpoint), put)
         target = self.path / "snapshots" / f"{uploads:09d}.json"
@@ -160,8 +162,8 @@ class RunFolder:
         if not paths:
             return None
         data = read_json(paths[-1])
-        check_format(data["format"])
-        return from_tree(kind, gather(data["checkpoint"], "$blob", self.vault.get))
+        check_format(data.get("format", 0))
+        return from_tree(kind, gather(data.get("checkpoint"), "$blob", self.vault.get))
 
     def finish(self, summary: Mapping[str, Any], models: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """The final models under their ordinary parameter names, then the summary that says so."""
@@ -169,7 +171,7 @@ class RunFolder:
         with storage(final):
             final.mkdir(exist_ok=True)
         for name, arrays in models.items():
-            write_file(final / f"{name}.safetensors", save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))
+            write_file(final / f"{name}.safetensors", save({n: contiguous(a) for n, a in arrays.items()}))
         write_file(self.path / "summary.json", json.dumps(summary, indent=2).encode())
 
     def _snapshots(self) -> list[Path]:
@@ -190,7 +192,7 @@ def configuration(experiment: Mapping[str, Any], seed: int) -> dict[str, Any]:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a run folder."""
     with storage(path):
-        text = path.read_text()
+        text = path.read_bytes()
     try:
         data = json.loads(text)
     except ValueError as error:

@@ -415,6 +415,7 @@ class Simulation:
         return {
             "algorithm": self.experiment.algorithm.name,
             "preset": self.experiment.name,
+            "settings": self.experiment.digest[:8],
             "seed": self.seed,
             "uploads": totals.uploads,
             **self.watch.summary(self.coordinator, totals.uploads),
@@ -462,7 +463,7 @@ def _bytes(models: Mapping[ClusterId, Params]) -> int:
 
 
 def _summed(total: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
-    return dict(total) | {key: total.get(key, 0) + value for key, value in new.items()}
+    return dict(total) | {key: total.get(key, 0.0) + value for key, value in new.items()}
 
 
 def _plain(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
@@ -106,7 +107,7 @@ class Watch:
         found = coordinator.state.members[client].mixture
         if found is not None:
             self.found[client] = found
-        even = {k: 1 / len(entry.mixture) for k in entry.mixture}
+        even = {k: 1 / len(self.tests) for k in self.tests}
         self.uploads.add(
             entry.upload,
             entry.time,
@@ -130,7 +131,8 @@ def peak_mb(workers: int) -> float:
     """Peak memory of this process and, for each worker, of the largest of them."""
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     each = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0
-    return round((own + workers * each) / 1024, 1)
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # macOS counts bytes
+    return round((own + workers * each) / unit, 1)
 
 
 def _mean(cells: list[Cell]) -> float | None:
