@@ -11,6 +11,7 @@ from artesian.codec import decode, encode
 from artesian.core import Event, Plan, Task, Upload
 from artesian.engine import Coordinator, Snapshot
 from artesian.errors import BadClient, NotFinite, SettingError, StorageError, TaskClosed, UnknownClient, WrongShape
+from artesian.pace import Rounds
 from artesian.params import seal
 from artesian.testing import Federation, ToyModel
 
@@ -264,6 +265,17 @@ def test_an_upload_counts_although_its_client_left() -> None:
     federation.coordinator.leave("c0")
     federation.coordinator.receive(federation.upload_of("c1"))
     assert federation.coordinator.state.version == 1
+
+
+@pytest.mark.parametrize("answer", [["c0", "c0"], ["nobody"]])
+def test_a_pace_that_answers_twice_or_a_stranger_is_stopped(answer) -> None:
+    federation = Federation(FedAvg(), 2)
+    federation.coordinator.pace = Rounds(2, select=lambda *_: answer)
+    federation.coordinator.join("c0", 1)
+    before = federation.coordinator.digest()
+    with pytest.raises(AssertionError, match="a pace answers"):
+        federation.coordinator.join("c1", 1)
+    assert federation.coordinator.digest() == before
 
 
 def test_flush_folds_what_the_pace_would_keep_waiting() -> None:

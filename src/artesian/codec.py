@@ -32,7 +32,6 @@ DTYPES = {
     "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
     "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
-MARKS = ("$tensor", "$blob")  # what stands in a tree for an array kept elsewhere
 T = TypeVar("T")
 
 
@@ -115,23 +114,32 @@ def _expect(holds: bool, tree: Tree, path: str, wanted: str) -> Any:
 
 
 def scatter(tree: Tree, put: Callable[[str, np.ndarray], Tree], path: str = "") -> Tree:
-    """The same tree with every array replaced by what `put(path, array)` returns."""
+    """The same tree with every array replaced by what `put(path, array)` returns.
+
+    Keys that begin with a dollar sign get a second one, so that no mapping looks like a reference.
+    """
     if isinstance(tree, dict):
-        if len(tree) == 1 and next(iter(tree)) in MARKS:
-            raise BadFormat("no mapping looks like a reference to an array", repr(tree)[:80], "rename its key")
-        return {key: scatter(item, put, f"{path}/{key}" if path else key) for key, item in tree.items()}
+        return {_escape(key): scatter(item, put, f"{path}/{key}" if path else key) for key, item in tree.items()}
     if isinstance(tree, list):
         return [scatter(item, put, f"{path}/{i}") for i, item in enumerate(tree)]
     return put(path, tree) if isinstance(tree, np.ndarray) else tree
 
 
 def gather(tree: Tree, mark: str, get: Callable[[str], np.ndarray]) -> Tree:
-    """The same tree with every `{mark: name}` replaced by the array `get(name)`."""
+    """The tree that was scattered, with every `{mark: name}` replaced by the array `get(name)`."""
     if isinstance(tree, dict):
         if set(tree) == {mark}:
             return get(tree[mark])
-        return {key: gather(item, mark, get) for key, item in tree.items()}
+        return {_unescape(key): gather(item, mark, get) for key, item in tree.items()}
     return [gather(item, mark, get) for item in tree] if isinstance(tree, list) else tree
+
+
+def _escape(key: str) -> str:
+    return f"${key}" if key.startswith("$") else key
+
+
+def _unescape(key: str) -> str:
+    return key[1:] if key.startswith("$$") else key
 
 
 def to_json(tree: Tree) -> str:

@@ -298,7 +298,9 @@ class Coordinator:
         if self.pace.folds(change.desk):
             pending, change.desk = change.desk.pending, replace(change.desk, pending=())
             self._fold(change, pending)
-        self._answer(change, self.pace.answers(change.desk, change.state))
+        answered = self.pace.answers(change.desk, change.state)
+        assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
+        self._answer(change, answered)
         self.record(replace(event, appraisals=change.appraisals))
         self._members.update(change.members)
         self._state = replace(change.state, members=self._members)
@@ -350,6 +352,7 @@ class Coordinator:
         chosen = set(clients)
         if not chosen:
             return
+        assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
             member = change.state.members[client]
             task = self._number(change.state, client, member.number + 1)

@@ -144,8 +144,9 @@ class Journal:
         kept = self.records()[:count]
         length = sum(len(_line(record)) for record in kept)
         with storage(self.path):
-            self._cut(length)
-        self.count, self.length = len(kept), length
+            os.ftruncate(self._file.fileno(), length)
+            self.count, self.length = len(kept), length
+            os.fsync(self._file.fileno())
 
     def flush(self) -> None:
         """Make everything appended durable, where single records are not synced."""

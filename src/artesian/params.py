@@ -74,7 +74,8 @@ class Layout:
         """Lay out a model.
 
         `trainable` names the parameters (every floating array by default), `frozen` those that stay at
-        home, `share` the names or glob patterns that travel. float64 is refused unless `narrow` is set.
+        home, `share` the names or glob patterns (one, or several) that travel. float64 is refused unless
+        `narrow` is set.
         """
         arrays = strip(arrays)
         travels = _travelling(share, strip_names(frozen, arrays))
@@ -256,7 +257,7 @@ def _travelling(share: Share, frozen: set[str]) -> Callable[[str], bool]:
     if callable(share):
         chosen: Callable[[str], bool] = share
     else:
-        patterns = tuple(share)
+        patterns = (share,) if isinstance(share, str) else tuple(share)
 
         def chosen(name: str) -> bool:
             return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)

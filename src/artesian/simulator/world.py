@@ -87,13 +87,6 @@ class Rotated:
         return int(images(self.data).y.max()) + 1
 
     def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        wanted, found = self.proxy_images + self.test_images + self.samples_max, len(images(self.data))
-        if wanted > found:
-            raise SettingError(
-                "proxy_images, test_images and samples_max together fit into the data",
-                f"{wanted} of {found} images",
-                "lower one of them",
-            )
         return self._parts(seed, 0, self.proxy_images)
 
     def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
@@ -122,13 +115,24 @@ class Rotated:
     def _draw(self, seed: int, rng: np.random.Generator, counts: np.ndarray, low: int, high: int) -> Samples:
         """So many samples of each cluster, without replacement, from one part of the images."""
         x, y = _rotated(self.data, self.clusters)
-        order = _order(self.data, seed)[low:high]
+        order = self._order(seed)[low:high]
         rows = [rng.choice(order, count, replace=False) for count in counts.tolist()]
         return Samples(np.concatenate([x[i][chosen] for i, chosen in enumerate(rows)]), y[np.concatenate(rows)])
 
+    def _order(self, seed: int) -> np.ndarray:
+        """The images in the order they are divided in: proxy, evaluation, training."""
+        wanted, found = self.proxy_images + self.test_images + self.samples_max, len(images(self.data))
+        if wanted > found:
+            raise SettingError(
+                "proxy_images, test_images and samples_max together fit into the data",
+                f"{wanted} of {found} images",
+                "lower one of them",
+            )
+        return _permutation(self.data, seed)
+
     def _parts(self, seed: int, low: int, high: int) -> dict[ClusterId, Samples]:
         x, y = _rotated(self.data, self.clusters)
-        rows = _order(self.data, seed)[low:high]
+        rows = self._order(seed)[low:high]
         return {f"k{i}": Samples(x[i][rows], y[rows]) for i in range(self.clusters)}
 
 
@@ -150,7 +154,7 @@ def _rotated(data: str, clusters: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=8)
-def _order(data: str, seed: int) -> np.ndarray:
+def _permutation(data: str, seed: int) -> np.ndarray:
     return generator(seed, "split").permutation(len(images(data)))
 
 
