@@ -13,7 +13,7 @@ ROOT = Path(artesian.__file__).parent
 LEVELS = [
     {"errors", "params", "core"},
     {"staleness", "recipes", "pace", "codec", "journal"},
-    {"algorithms", "engine"},
+    {"algorithms", "admission", "engine"},
     {"learners", "server", "simulator"},
     {"experiments", "testing", "cli"},
 ]

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any, Self
 
+from artesian.admission import check_client, check_retry, check_upload
 from artesian.codec import digest, to_tree
 from artesian.core import (
     Algorithm,
@@ -33,17 +34,7 @@ from artesian.core import (
     Upload,
     derive,
 )
-from artesian.errors import (
-    BadClient,
-    BadMixture,
-    Conflict,
-    NotFinite,
-    SettingError,
-    TaskClosed,
-    UnknownClient,
-    UnknownTask,
-    WrongModels,
-)
+from artesian.errors import NotFinite, SettingError, UnknownClient
 from artesian.params import Layout, Params, keep_buffers, seal
 from artesian.recipes import recipe
 
@@ -145,7 +136,7 @@ class Coordinator:
 
     def join(self, client: ClientId, samples: int) -> list[Reply]:
         """A client is here and wants a task. Repeating it is harmless."""
-        _check_client(client, samples)
+        check_client(client, samples)
         member = self._members.get(client, Member(samples, present=False))
         if member.present and (member.receipt is not None or client in self._desk.waiting):
             return self.recorded(client)
@@ -173,7 +164,7 @@ class Coordinator:
                 samples=upload.samples,
                 receipt=None,
                 answered=upload.number,
-                digest=_digest(upload),
+                digest=digest(to_tree(upload)),
             ),
         )
         change.tasks[client] = None
@@ -251,11 +242,9 @@ class Coordinator:
         member = self.member(upload.client)
         receipt = member.receipt
         if receipt is None or receipt.number != upload.number:
-            _check_retry(upload, member)
+            check_retry(upload, member)
             return None
-        _check_client(upload.client, upload.samples)
-        self._check_models(upload, receipt)
-        self._check_numbers(upload)
+        check_upload(self._state, upload, receipt)
         return receipt
 
     def measure(self, upload: Upload, receipt: Receipt) -> Measured:
@@ -368,30 +357,6 @@ class Coordinator:
         settings = {**self.plan, **draft.settings, "seed": derive(state.seed, client, number)}
         return replace(draft, number=number, base=state.version, settings=settings)
 
-    # what must hold before anything changes
-
-    def _check_models(self, upload: Upload, receipt: Receipt) -> None:
-        wanted = receipt.models if recipe(receipt.recipe).sends == "all" else ()
-        if sorted(upload.models) != sorted(wanted):
-            raise WrongModels(
-                f"recipe {receipt.recipe} sends the models {list(wanted)}",
-                str(sorted(upload.models)),
-                "follow the recipe of the task",
-            )
-        for params in upload.models.values():
-            self._state.layout.check(params)
-
-    def _check_numbers(self, upload: Upload) -> None:
-        if not all(isfinite(number) for number in upload.metrics.values()):
-            raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
-        for cluster, share in (upload.mixture or {}).items():
-            if cluster not in self._state.clusters or not 0 <= share <= 1:
-                raise BadMixture(
-                    f"a mixture names {', '.join(self._state.clusters)} with shares in [0, 1]",
-                    f"{cluster} = {share}",
-                    "estimate it again",
-                )
-
     def _check_proxies(self) -> None:
         """An algorithm that appraises needs a non-empty proxy set for every cluster."""
         if type(self.algorithm).appraise is Algorithm.appraise:
@@ -412,33 +377,3 @@ def _ignore(event: Event) -> None:
 def _receipt(task: Task) -> Receipt:
     mark = digest(to_tree(task))
     return Receipt(task.number, task.base, task.recipe, tuple(task.models), task.mixture, mark, task.solo, task.memo)
-
-
-def _digest(upload: Upload) -> str:
-    return digest(to_tree(upload))
-
-
-def _check_retry(upload: Upload, member: Member) -> None:
-    """An upload that answers no open task must be a retry of the last one accepted."""
-    got = f"upload {upload.number} of client {upload.client}"
-    if upload.number < 1 or upload.number > member.number:
-        raise UnknownTask(
-            f"an upload answers a task it was given, the last being {member.number}", got, "fetch the task again"
-        )
-    if upload.number != member.answered:
-        raise TaskClosed(
-            "an upload answers an open task",
-            f"{got}, answered before or withdrawn",
-            "fetch the task again; the server may have gone on without this one",
-        )
-    if _digest(upload) != member.digest:
-        raise Conflict(
-            "a retry carries the same body", f"another body under {got}", "fetch the task and answer that one"
-        )
-
-
-def _check_client(client: ClientId, samples: int) -> None:
-    if not (isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()):
-        raise BadClient("a client id is 1 to 200 printable characters", repr(client)[:80], "choose another")
-    if type(samples) is not int or not 0 <= samples < 1 << 53:
-        raise BadClient("samples is a whole number from 0 on", repr(samples), "send the number of samples")

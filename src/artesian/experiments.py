@@ -23,7 +23,8 @@ from artesian.learners.arrays import MODELS
 from artesian.simulator import run as simulator
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Direct, Link, Progress, Run
+from artesian.simulator.link import Direct, Link
+from artesian.simulator.run import Progress, Run
 from artesian.simulator.start import Start
 from artesian.simulator.world import WORLDS, World
 

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Event, Learner, Mixture, Notebook, Reply, Task, Upload
-from artesian.engine import Coordinator, Snapshot
+from artesian.core import ClientId, ClusterId, Event, Learner, Mixture, Notebook, Reply
+from artesian.engine import Coordinator
 from artesian.errors import Stalled, TaskClosed
 from artesian.params import Params
+from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.executors import Done, Executor, Job, Place, executor, single_threaded
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, Table, configuration
+from artesian.simulator.interruption import Interruption
+from artesian.simulator.link import Direct, Link
 from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
 
 
@@ -31,75 +32,6 @@ class Progress:
     uploads: int
     total: int
     accuracy: float | None  # mean score of what clients drew back last
-
-
-class Link(Protocol):
-    """How clients reach the coordinator: directly, or over HTTP."""
-
-    @property
-    def coordinator(self) -> Coordinator: ...
-    def join(self, client: ClientId, samples: int) -> list[Reply]: ...
-    def upload(self, upload: Upload) -> list[Reply]: ...
-    def leave(self, client: ClientId) -> list[Reply]: ...
-    def expire(self, client: ClientId, number: int) -> list[Reply]: ...
-
-
-@dataclass(frozen=True)
-class Direct:
-    """No network: the coordinator's own verbs."""
-
-    coordinator: Coordinator
-
-    def join(self, client: ClientId, samples: int) -> list[Reply]:
-        return self.coordinator.join(client, samples)
-
-    def upload(self, upload: Upload) -> list[Reply]:
-        return self.coordinator.receive(upload)
-
-    def leave(self, client: ClientId) -> list[Reply]:
-        return self.coordinator.leave(client)
-
-    def expire(self, client: ClientId, number: int) -> list[Reply]:
-        return self.coordinator.expire(client, number)
-
-
-@dataclass(frozen=True)
-class Flight:
-    """A training under way."""
-
-    task: Task
-    cycle: int
-
-
-@dataclass(frozen=True)
-class Totals:
-    """The plain numbers of a run."""
-
-    uploads: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    late: int = 0  # uploads that came after their task had expired
-    wall_seconds: float = 0.0
-    notes: Mapping[str, float] = field(default_factory=dict)  # what folds noted, summed up
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """All a run needs to go on as if never stopped."""
-
-    coordinator: Snapshot
-    now: float
-    sequence: int
-    moments: tuple[Moment, ...]
-    cycles: Mapping[ClientId, int]
-    notebooks: Mapping[ClientId, Notebook]
-    flights: Mapping[ClientId, Flight]
-    entries: tuple[Entry, ...]
-    found: Mapping[ClientId, Mixture]
-    true: Mapping[ClientId, Mixture]
-    totals: Totals
-    journal: int  # records
-    tables: Mapping[str, int]  # bytes
 
 
 @dataclass(frozen=True)
@@ -118,28 +50,6 @@ class Run:
         """The summary as two columns of text."""
         width = max(len(key) for key in self.summary)
         return "\n".join(f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items())
-
-
-class Interruption:
-    """Ctrl-C, or a polite kill, between two moments and never within one; the second time at once."""
-
-    asked = False
-
-    def __enter__(self) -> Self:
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
 
 
 class Simulation:

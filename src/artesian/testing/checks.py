@@ -1,203 +1,24 @@
-"""One conformance suite for every algorithm, ours and yours: `check_algorithm(MyAlgorithm())`.
-
-It drives a toy federation whose models hold trainable entries, a floating buffer and an integer counter, so
-that every rule of the engine is met: pure, deterministic, restored from bytes after every event, retries folded once,
-strangers and bad uploads refused without a trace, and the same bits simulated and over HTTP.
-"""
+"""The rules every algorithm keeps, each a function that raises AssertionError where one is broken."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
-import httpx
 import numpy as np
 
 from artesian import errors
 from artesian.codec import decode, encode
-from artesian.core import (
-    Algorithm,
-    ClientId,
-    ClusterId,
-    Ensemble,
-    Event,
-    Learner,
-    Notebook,
-    Plan,
-    Pull,
-    Reply,
-    Task,
-    Upload,
-    generator,
-)
-from artesian.engine import Coordinator, Snapshot
-from artesian.errors import ArtesianError, Refused
+from artesian.core import Algorithm, Event, Upload
+from artesian.engine import Coordinator
+from artesian.errors import Refused
 from artesian.pace import Rounds
-from artesian.params import Layout, Params, seal
-from artesian.recipes import recipe
-from artesian.simulator.data import Samples
+from artesian.params import Params, seal
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation
-from artesian.simulator.world import Visit
-
-WIDTH = 3  # features of the toy
-
-
-@dataclass(frozen=True)
-class ToyLearner:
-    """Learns the mean of its samples; counts its trainings; keeps a running statistic."""
-
-    layout: Layout
-    x: np.ndarray
-
-    @property
-    def samples(self) -> int:
-        return len(self.x)
-
-    def losses(self, params: Params) -> np.ndarray:
-        return np.square(self.x - params[:WIDTH]).sum(axis=1)
-
-    def score(self, ensemble: Ensemble) -> float:
-        return -float(sum(weight * self.losses(params).mean() for weight, params in ensemble))
-
-    def train(
-        self,
-        params: Params,
-        *,
-        seed: int,
-        plan: Plan,
-        pulls: Sequence[Pull] = (),
-        weights: np.ndarray | None = None,
-        mask: np.ndarray | None = None,
-    ) -> Params:
-        arrays = self.layout.unpack(params)
-        target = self.x.mean(axis=0) + generator(seed, "noise").normal(0, 0.01, WIDTH)
-        pull = sum(strength * (arrays["weight"] - anchor[:WIDTH]) for strength, anchor in pulls)
-        arrays["weight"] += (0.5 * (target - arrays["weight"]) - 0.1 * pull).astype(np.float32)
-        arrays["mean"] += np.float32(0.1) * (self.x.mean() - arrays["mean"])
-        arrays["steps"] += 1
-        return self.layout.pack(arrays)
-
-
-@dataclass(frozen=True)
-class ToyModel:
-    """Three weights, one running mean, one counter of trainings beyond float32's whole numbers."""
-
-    @cached_property
-    def layout(self) -> Layout:
-        return Layout.of(self._arrays(np.zeros(WIDTH, np.float32)), trainable=["weight"])
-
-    def start(self, seed: int) -> Params:
-        weight = generator(seed, "toy").normal(0, 1, WIDTH).astype(np.float32)
-        return self.layout.pack(self._arrays(weight))
-
-    def learner(self, x: np.ndarray, y: np.ndarray) -> ToyLearner:
-        return ToyLearner(self.layout, x)
-
-    def _arrays(self, weight: np.ndarray) -> dict[str, np.ndarray]:
-        mean, steps = np.zeros(1, np.float32), np.array(2**53 + 1, np.int64)
-        return {"weight": weight, "mean": mean, "steps": steps}
-
-
-@dataclass(frozen=True)
-class ToyWorld:
-    """Clusters of points; client i lives in cluster i mod K."""
-
-    name: ClassVar[str] = "toy"
-    clients: int = 4
-    clusters: int = 2
-
-    @property
-    def names(self) -> list[ClientId]:
-        return [f"c{i}" for i in range(self.clients)]
-
-    @property
-    def features(self) -> int:
-        return WIDTH
-
-    @property
-    def classes(self) -> int:
-        return 1
-
-    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        main = int(client[1:]) % self.clusters
-        rng = generator(seed, "toy", client, cycle)
-        data = self._points(rng, main, int(rng.integers(5, 20)))
-        return Visit(data, data, {f"k{i}": float(i == main) for i in range(self.clusters)})
-
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return {f"k{i}": self._points(generator(seed, "proxy", i), i, 20) for i in range(self.clusters)}
-
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return {f"k{i}": self._points(generator(seed, "test", i), i, 20) for i in range(self.clusters)}
-
-    def _points(self, rng: np.random.Generator, cluster: int, count: int) -> Samples:
-        x = rng.normal(2.0 * cluster, 0.5, (count, WIDTH)).astype(np.float32)
-        return Samples(x, np.zeros(count, np.int64))
-
-
-@dataclass
-class Federation:
-    """A toy federation: a coordinator, and clients that follow recipes."""
-
-    algorithm: Algorithm
-    clients: int
-    clusters: int = 2
-    record: Callable[[Event], None] | None = None
-    tasks: dict[ClientId, Task] = field(default_factory=dict)
-    notebooks: dict[ClientId, Notebook] = field(default_factory=dict)
-    steps: int = 0
-
-    def __post_init__(self) -> None:
-        self.model, self.world = ToyModel(), ToyWorld(self.clients, self.clusters)
-        start = [self.model.start(i) for i in range(self.clusters)]
-        self.coordinator = Coordinator.start(self.algorithm, self.model.layout, start, 7, **self.options())
-
-    def options(self) -> dict[str, Any]:
-        """What a coordinator of this federation is made with."""
-        proxies: dict[ClusterId, Learner] = {k: self.model.learner(s.x, s.y) for k, s in self.world.proxies(0).items()}
-        pace = self.algorithm.pace()
-        if isinstance(pace, Rounds) and pace.size > self.clients:
-            pace = replace(pace, size=self.clients, quorum=None)
-        return {"proxies": proxies, "pace": pace, "record": self.record}
-
-    def join_all(self) -> None:
-        for client in self.world.names:
-            self.take(self.coordinator.join(client, 10))
-
-    def take(self, replies: Sequence[Reply]) -> None:
-        self.tasks.update({reply.client: reply.task for reply in replies})
-
-    def upload_of(self, client: ClientId) -> Upload:
-        """The answer of a client to its open task."""
-        task = self.tasks[client]
-        visit = self.world.visit(0, client, task.number)
-        learner = self.model.learner(visit.train.x, visit.train.y)
-        book = self.notebooks.get(client, Notebook())
-        fit = recipe(task.recipe).fit(self.model.layout, client, task, learner, book)
-        self.notebooks[client] = fit.notebook
-        return fit.upload
-
-    def step(self, watch: Callable[[Federation, Upload], None] | None = None) -> Upload:
-        """One upload, of a client drawn from those with a task; `watch` sees it before it is sent."""
-        ready = sorted(self.tasks)
-        client = ready[int(generator(0, "step", self.steps).integers(len(ready)))]
-        self.steps += 1
-        upload = self.upload_of(client)
-        if watch:
-            watch(self, upload)
-        del self.tasks[client]
-        self.take(self.coordinator.receive(upload))
-        return upload
-
-    def restart(self) -> None:
-        """Go on from bytes alone."""
-        data = encode("snapshot", self.coordinator.snapshot())
-        snapshot = decode("snapshot", data, Snapshot)
-        self.coordinator = Coordinator.restore(self.algorithm, snapshot, **self.options())
+from artesian.testing.inprocess import InProcess
+from artesian.testing.toy import Federation, ToyModel, ToyWorld
 
 
 def check_algorithm(algorithm: Algorithm, *, only: str | None = None) -> list[str]:
@@ -440,65 +261,3 @@ CHECKS: dict[str, Callable[[Algorithm], None]] = {
         agrees_over_http,
     )
 }
-
-
-class InProcess:
-    """A link that speaks HTTP to the application without a network: every byte is encoded and decoded."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        from artesian.server.app import create_app, decode_task
-
-        self.coordinator = coordinator
-        self._decode = decode_task
-        self._waiting: set[ClientId] = set()
-        self._runner = asyncio.Runner()
-        transport = httpx.ASGITransport(app=create_app(coordinator), raise_app_exceptions=True)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://in-process")
-
-    def join(self, client: ClientId, samples: int) -> list[Reply]:
-        return self._answers(client, self._send("PUT", f"/v1/clients/{client}", json={"samples": samples}))
-
-    def upload(self, upload: Upload) -> list[Reply]:
-        path = f"/v1/clients/{upload.client}/uploads/{upload.number}"
-        return self._answers(upload.client, self._send("PUT", path, content=encode("upload", upload)))
-
-    def leave(self, client: ClientId) -> list[Reply]:
-        self._send("DELETE", f"/v1/clients/{client}")
-        self._waiting.discard(client)
-        return self._polled()
-
-    def expire(self, client: ClientId, number: int) -> list[Reply]:
-        """Patience is the server's own business: no client asks for it."""
-        self.coordinator.expire(client, number)
-        return self._polled()
-
-    def close(self) -> None:
-        """Let go of the event loop."""
-        self._runner.run(self._http.aclose())
-        self._runner.close()
-
-    def _answers(self, client: ClientId, response: httpx.Response) -> list[Reply]:
-        if response.status_code != 200:
-            self._waiting.add(client)
-            return self._polled()
-        self._waiting.discard(client)
-        own = Reply(client, self._decode(response.content))
-        return sorted([own, *self._polled()], key=lambda reply: reply.client)
-
-    def _polled(self) -> list[Reply]:
-        """The tasks of whoever was waiting and has one now."""
-        replies = []
-        for client in sorted(self._waiting):
-            response = self._send("GET", f"/v1/clients/{client}/task")
-            if response.status_code == 200:
-                self._waiting.discard(client)
-                replies.append(Reply(client, self._decode(response.content)))
-        return replies
-
-    def _send(self, method: str, path: str, **body: Any) -> httpx.Response:
-        response = self._runner.run(self._http.request(method, path, **body))
-        if response.is_error:
-            told = response.json()
-            kind: type[ArtesianError] = getattr(errors, told["error"])
-            raise kind(told["rule"], told["got"], told["remedy"])
-        return response

@@ -1,0 +1,60 @@
+"""What must hold before an upload touches the state. Every check refuses, or says nothing."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from artesian.codec import digest, to_tree
+from artesian.core import ClientId, Member, Receipt, State, Upload
+from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
+from artesian.recipes import recipe
+
+
+def check_client(client: ClientId, samples: int) -> None:
+    """An id that can be shown and stored, and a count that can be weighed."""
+    if not (isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()):
+        raise BadClient("a client id is 1 to 200 printable characters", repr(client)[:80], "choose another")
+    if type(samples) is not int or not 0 <= samples < 1 << 53:
+        raise BadClient("samples is a whole number from 0 on", repr(samples), "send the number of samples")
+
+
+def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
+    """The models the task asks for, of the right shape, and finite numbers everywhere."""
+    check_client(upload.client, upload.samples)
+    wanted = receipt.models if recipe(receipt.recipe).sends == "all" else ()
+    if sorted(upload.models) != sorted(wanted):
+        raise WrongModels(
+            f"recipe {receipt.recipe} sends the models {list(wanted)}",
+            str(sorted(upload.models)),
+            "follow the recipe of the task",
+        )
+    for params in upload.models.values():
+        state.layout.check(params)
+    if not all(isfinite(number) for number in upload.metrics.values()):
+        raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
+    for cluster, share in (upload.mixture or {}).items():
+        if cluster not in state.clusters or not 0 <= share <= 1:
+            raise BadMixture(
+                f"a mixture names {', '.join(state.clusters)} with shares in [0, 1]",
+                f"{cluster} = {share}",
+                "estimate it again",
+            )
+
+
+def check_retry(upload: Upload, member: Member) -> None:
+    """An upload that answers no open task must be a retry of the last one accepted."""
+    got = f"upload {upload.number} of client {upload.client}"
+    if upload.number < 1 or upload.number > member.number:
+        raise UnknownTask(
+            f"an upload answers a task it was given, the last being {member.number}", got, "fetch the task again"
+        )
+    if upload.number != member.answered:
+        raise TaskClosed(
+            "an upload answers an open task",
+            f"{got}, answered before or withdrawn",
+            "fetch the task again; the server may have gone on without this one",
+        )
+    if digest(to_tree(upload)) != member.digest:
+        raise Conflict(
+            "a retry carries the same body", f"another body under {got}", "fetch the task and answer that one"
+        )

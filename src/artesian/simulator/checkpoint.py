@@ -1,0 +1,50 @@
+"""What a run carries on: trainings under way, totals, and the checkpoint that holds everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from artesian.core import ClientId, Mixture, Notebook, Task
+from artesian.engine import Snapshot
+from artesian.simulator.clock import Moment
+from artesian.simulator.watch import Entry
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A training under way."""
+
+    task: Task
+    cycle: int
+
+
+@dataclass(frozen=True)
+class Totals:
+    """The plain numbers of a run."""
+
+    uploads: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    late: int = 0  # uploads that came after their task had expired
+    wall_seconds: float = 0.0
+    notes: Mapping[str, float] = field(default_factory=dict)  # what folds noted, summed up
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All a run needs to go on as if never stopped."""
+
+    coordinator: Snapshot
+    now: float
+    sequence: int
+    moments: tuple[Moment, ...]
+    cycles: Mapping[ClientId, int]
+    notebooks: Mapping[ClientId, Notebook]
+    flights: Mapping[ClientId, Flight]
+    entries: tuple[Entry, ...]
+    found: Mapping[ClientId, Mixture]
+    true: Mapping[ClientId, Mixture]
+    totals: Totals
+    journal: int  # records
+    tables: Mapping[str, int]  # bytes

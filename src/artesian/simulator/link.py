@@ -1,0 +1,39 @@
+"""How clients reach the coordinator: directly, or over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from artesian.core import ClientId, Reply, Upload
+from artesian.engine import Coordinator
+
+
+class Link(Protocol):
+    """How clients reach the coordinator: directly, or over HTTP."""
+
+    @property
+    def coordinator(self) -> Coordinator: ...
+    def join(self, client: ClientId, samples: int) -> list[Reply]: ...
+    def upload(self, upload: Upload) -> list[Reply]: ...
+    def leave(self, client: ClientId) -> list[Reply]: ...
+    def expire(self, client: ClientId, number: int) -> list[Reply]: ...
+
+
+@dataclass(frozen=True)
+class Direct:
+    """No network: the coordinator's own verbs."""
+
+    coordinator: Coordinator
+
+    def join(self, client: ClientId, samples: int) -> list[Reply]:
+        return self.coordinator.join(client, samples)
+
+    def upload(self, upload: Upload) -> list[Reply]:
+        return self.coordinator.receive(upload)
+
+    def leave(self, client: ClientId) -> list[Reply]:
+        return self.coordinator.leave(client)
+
+    def expire(self, client: ClientId, number: int) -> list[Reply]:
+        return self.coordinator.expire(client, number)
