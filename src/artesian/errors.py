@@ -8,10 +8,13 @@ ArtesianError
 │   ├── MissingData           a data set is not where it was looked for
 │   ├── RunExists             the output folder already holds something
 │   ├── ResumeMismatch        the folder to resume belongs to another experiment
-│   └── Stalled               nobody is left who could upload
+│   ├── Stalled               nobody is left who could upload
+│   ├── StoreMismatch         the store belongs to another federation, or another model
+│   └── StoreLocked           another server works on this store
 ├── MachineError              the machine's failure: exit code 1
 │   ├── StorageError          a file could not be written or read
 │   ├── JournalDamaged        a journal was altered or lost a part in the middle
+│   ├── StoreDamaged          a store was altered, or is behind what it acknowledged
 │   └── WorkerLost            a worker process died
 └── Refused                   the server says no; nothing has changed
     ├── BadFormat             bytes that are not a message of ours
@@ -84,6 +87,14 @@ class Stalled(UserError):
     """Nobody is left who could upload."""
 
 
+class StoreMismatch(UserError):
+    """The store belongs to another federation, or another model."""
+
+
+class StoreLocked(UserError):
+    """Another server works on this store."""
+
+
 class MachineError(ArtesianError):
     """The machine's failure."""
 
@@ -94,6 +105,10 @@ class StorageError(MachineError):
 
 class JournalDamaged(MachineError):
     """A journal was altered or lost a part in the middle."""
+
+
+class StoreDamaged(MachineError):
+    """A store was altered, or is behind what it acknowledged."""
 
 
 class WorkerLost(MachineError):
