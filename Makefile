@@ -27,7 +27,7 @@ $(VENV)/.demo: $(INPUTS) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(BIN)/python
-	@$(PIP) --editable '.[sim,server,dev]'
+	@$(PIP) --editable '.[sim,client,server,dev]'
 	@touch $@ $(VENV)/.demo
 
 install: $(VENV)/.dev

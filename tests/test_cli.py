@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -182,6 +183,50 @@ def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, monkeypatc
     assert isinstance(result.exception, ArtesianError)
     assert result.exception.exit_code == 2
     assert words in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.hidden=0", "whole numbers from 1 on"),
+        ("model.features=3", "model.features is the data's: 64"),
+        ("model.classes=3", "model.classes is the data's: 10"),
+        ("algorithm.name=os:getcwd", "what a algorithm must be"),
+        ("algorithms.fedbuff.buffer_siz=3", "did you mean 'buffer_size'?"),
+        ("fleet.latency=inf", "latency is positive and finite"),
+        ("algorithm.beta0=nan", "beta0 is in (0, 1]"),
+    ],
+)
+def test_a_mistake_in_a_change_is_named(change, words) -> None:
+    result = CliRunner().invoke(cli.app, ["simulate", "digits-2", "--set", change])
+    assert isinstance(result.exception, ArtesianError)
+    assert result.exception.exit_code == 2
+    assert words in str(result.exception)
+
+
+def test_a_failure_in_somebodys_code_is_one_sentence_until_more_is_asked_for(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from artesian.algorithms import FedAsync\n"
+        "class Mine(FedAsync):\n    def fold(self, state, measured):\n        raise RuntimeError('my own bug')\n"
+    )
+    arguments = ("simulate", "digits-2", *QUICK, "--set", "algorithm.name=mine:Mine")
+    told = fails(1, *arguments, cwd=tmp_path)
+    assert "RuntimeError: my own bug (mine.py, line 4)" in told
+    shown = artesian(*arguments, cwd=tmp_path, env={**os.environ, "ARTESIAN_TRACEBACK": "1"})
+    assert "Traceback" in shown.stderr
+
+
+def test_compare_counts_every_seed_once_and_refuses_what_is_no_summary(tmp_path) -> None:
+    out = tmp_path / "run"
+    CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--out", str(out)])
+    shutil.copytree(out, tmp_path / "copy")
+    told = CliRunner().invoke(cli.app, ["compare", str(out), str(out), str(tmp_path), "--json"])
+    assert [row["seeds"] for row in json.loads(told.stdout)] == [1]
+    into = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--seeds", "2", "--out", str(out)])
+    assert "which is a run" in str(into.exception)
+    (tmp_path / "copy" / "summary.json").write_text('{"algorithm": "x", "seed": "many"}')
+    bad = CliRunner().invoke(cli.app, ["compare", str(tmp_path / "copy")])
+    assert "summaries that simulate wrote" in str(bad.exception)
 
 
 def test_mistakes_on_the_command_line(tmp_path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from artesian.algorithms import CDFL, FedAsync, FedAvg, FedBuff, Local
 from artesian.codec import decode, encode
-from artesian.core import Event, Plan, Task, Upload
+from artesian.core import Event, Plan, Step, Task, Upload
 from artesian.engine import Coordinator, Snapshot
 from artesian.errors import BadClient, NotFinite, SettingError, StorageError, TaskClosed, UnknownClient, WrongShape
 from artesian.pace import Rounds
@@ -181,6 +181,79 @@ def test_an_appraisal_that_is_not_finite_is_refused() -> None:
     before = federation.coordinator.digest()
     with pytest.raises(NotFinite, match="proxy"):
         federation.step()
+    assert federation.coordinator.digest() == before
+
+
+def test_an_empty_proxy_set_is_refused() -> None:
+    model = ToyModel()
+    empty = model.learner(np.zeros((0, 3), np.float32), np.zeros(0))
+    with pytest.raises(SettingError, match="proxy set for every cluster"):
+        Coordinator.start(CDFL(), model.layout, [model.start(0)], 0, proxies={"k0": empty})
+
+
+def test_a_fold_that_is_not_finite_is_refused() -> None:
+    class Burst(FedAsync):
+        def fold(self, state, measured):
+            return Step({"k0": np.full_like(state.clusters["k0"].params, np.inf)})
+
+    federation = joined(Burst())
+    before = federation.coordinator.digest()
+    with pytest.raises(NotFinite, match="every number"):
+        federation.step()
+    assert federation.coordinator.digest() == before
+
+
+def test_a_number_beyond_any_models_is_refused_before_it_can_spoil_a_buffer() -> None:
+    federation = joined(FedBuff(buffer_size=2, server_lr=3))
+    upload = federation.upload_of("c0")
+    huge = upload.params.copy()
+    huge[0] = 3e38
+    with pytest.raises(NotFinite, match="at most"):
+        federation.coordinator.receive(replace(upload, models={"k0": seal(huge)}))
+    assert federation.coordinator.desk.pending == ()
+
+
+def test_a_caller_cannot_change_a_start_model_or_memory_afterwards() -> None:
+    model = ToyModel()
+    mine = model.start(0).copy()
+    coordinator = Coordinator.start(FedAsync(), model.layout, [mine], 0)
+    before = coordinator.digest()
+    mine[:] = 9
+    assert coordinator.digest() == before
+    federation = joined(CDFL(adjust_start_epoch=1))
+    federation.step()
+    assert not federation.coordinator.state.memory["records"].flags.writeable
+
+
+def test_clusters_count_their_changes_and_members_their_samples() -> None:
+    federation = joined()
+    for _ in range(3):
+        upload = federation.step()
+    cluster = federation.coordinator.state.clusters["k0"]
+    assert (cluster.updates, cluster.updated) == (3, 3)
+    assert federation.coordinator.state.members[upload.client].samples == upload.samples
+
+
+def test_a_fold_may_give_birth_to_a_cluster() -> None:
+    class Splits(FedAsync):
+        def fold(self, state, measured):
+            return Step({"k1": measured[0].upload.params})
+
+    federation = joined(Splits())
+    federation.step()
+    clusters = federation.coordinator.state.clusters
+    assert list(clusters) == ["k0", "k1"]
+    assert (clusters["k1"].updates, clusters["k0"].updates) == (0, 0)
+
+
+def test_a_retry_sent_straight_to_upload_is_answered_from_the_record() -> None:
+    federation = joined()
+    upload = federation.upload_of("c0")
+    measured = federation.coordinator.measure(upload, federation.coordinator.admit(upload))
+    (first,) = federation.coordinator.upload(measured)
+    before = federation.coordinator.digest()
+    (again,) = federation.coordinator.upload(measured)
+    assert again.task is first.task
     assert federation.coordinator.digest() == before
 
 

@@ -87,6 +87,31 @@ def test_a_world_of_ones_own_gets_a_model_that_fits() -> None:
     assert run.models["k0"]["hidden.weight"].shape == (64, 32)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"uploads": 1.5}, "uploads is a whole number"),
+        ({"seed": -1}, "seed is a whole number"),
+        ({"workers": None}, "workers is a whole number"),
+        ({"changes": "uploads=5"}, "changes are a list"),
+        ({"resume": True}, "no out"),
+        ({"experiment": {"uploads": 5}}, "a preset, a file or an Experiment"),
+        ({"experiment": load("digits-2"), "changes": ["uploads=5"]}, "changes are for presets"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, words) -> None:
+    with pytest.raises(SettingError, match=words):
+        simulate(**{"experiment": "digits-2", **arguments})
+
+
+def test_an_algorithm_by_name_takes_its_own_changes_and_a_new_world_keeps_the_model_of_the_file(tmp_path) -> None:
+    run = simulate("digits-2", algorithm="fedbuff", changes=["algorithm.buffer_size=5"], uploads=10)
+    assert run.summary["versions"] == 2
+    (tmp_path / "soft.toml").write_text('[model]\nname = "softmax"\n')
+    other = simulate(tmp_path / "soft.toml", world=Rotated(clusters=2, clients=4), uploads=2)
+    assert list(other.models["k0"]) == ["dense.weight", "dense.bias"]
+
+
 def test_a_finished_run_is_not_returned_twice(tmp_path) -> None:
     options = {"world": ToyWorld(2), "model": ToyModel(), "uploads": 4, "out": tmp_path / "run"}
     simulate(**options)

@@ -14,8 +14,8 @@ LEVELS = [
     {"errors", "params", "core"},
     {"staleness", "recipes", "pace", "codec", "journal"},
     {"algorithms", "admission", "engine"},
-    {"learners", "server", "simulator"},
-    {"experiments", "testing", "cli"},
+    {"learners", "server", "client", "simulator"},
+    {"experiments", "serving", "testing", "cli"},
 ]
 EDGE_ONLY = {"time", "random", "threading", "asyncio", "logging", "multiprocessing", "socket"}
 FILES = sorted(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from artesian.algorithms import FedBuff as FedBuff
     from artesian.algorithms import FedProx as FedProx
     from artesian.algorithms import Local as Local
+    from artesian.client.session import connect as connect
     from artesian.core import Plan as Plan
     from artesian.engine import Coordinator as Coordinator
     from artesian.errors import ArtesianError as ArtesianError
@@ -43,6 +44,7 @@ _HOMES = {
     "Plan": "core",
     "Run": "simulator.run",
     "Start": "simulator.start",
+    "connect": "client.session",
     "load": "experiments",
     "presets": "experiments",
     "simulate": "experiments",

@@ -1,12 +1,14 @@
-"""The command line: `artesian demo`, `simulate`, `compare`, `algorithms`, `presets`."""
+"""The command line: simulate and compare, serve and look after a store, and look around."""
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,6 +46,7 @@ COLUMNS = {
     "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
+TRACEBACK = "ARTESIAN_TRACEBACK"  # set it to see a failure's whole traceback
 KEYS = ("algorithm", "preset", "uploads", "settings")  # what makes runs the same but for their seed
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
 DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
@@ -61,6 +64,13 @@ def main() -> None:
         err.print("interrupted", style="yellow")
         sys.exit(130)
     except BrokenPipeError:
+        sys.exit(1)
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        got = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        err.print(f"error: something failed: {got}; set {TRACEBACK}=1 to see where", style="red", markup=False)
         sys.exit(1)
 
 
@@ -103,6 +113,8 @@ def simulate(
 
     if resume and folder is None:
         raise SettingError("--resume goes on with the run in --out", "no --out", "give the folder")
+    if seeds is not None and folder is not None and (folder / "config.json").exists():
+        raise SettingError("--seeds writes a folder of runs", f"{folder}, which is a run", "give another --out")
     experiment = load(source, changes or ())
     chosen = range(seeds) if seeds is not None else [seed]
     summaries = []
@@ -162,8 +174,8 @@ def compare(
     """Put finished runs side by side: the mean over seeds, and the standard deviation."""
     from artesian.simulator.folder import read_json
 
-    paths = [path for run in runs for path in _finished(run)]
-    summaries = [read_json(path) for path in paths]
+    paths = dict.fromkeys(path.resolve() for run in runs for path in _finished(run))
+    summaries = _unique(_summary(path, read_json(path)) for path in paths)
     if as_json:
         sys.stdout.write(json.dumps(_grouped(summaries)) + "\n")
     else:
@@ -196,6 +208,107 @@ def presets(as_json: AsJson = False) -> None:
     for name, summary in known().items():
         table.add_row(name, summary)
     out.print(table)
+
+
+@app.command()
+def serve(
+    source: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="The federation, or a function that makes it.")],
+    store: Annotated[Path, typer.Option("--store", help="The folder that keeps everything.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8440,
+    cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain, for HTTPS.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP beyond this machine.")] = False,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a deployment setting.")
+    ] = None,
+) -> None:
+    """Serve a federation over HTTP; every upload is on disk before it is answered.
+
+    The first start makes an enrolment and an admin token and shows them once. For example:
+
+    artesian serve app:federation --store store
+    """
+    from artesian.serving import serve as run_server
+
+    run_server(source, store, host, port, cert, key, insecure, changes or ())
+
+
+token_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the tokens of a store.")
+app.add_typer(token_app, name="token")
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the store.")]
+TokenName = Annotated[str, typer.Argument(help="What the token is called.")]
+
+
+@token_app.command("make")
+def token_make(
+    store: StorePath,
+    name: TokenName,
+    scope: Annotated[str, typer.Option(help="enrol lets clients join; admin sees the metrics.")] = "enrol",
+) -> None:
+    """Make a token, and show it this once."""
+    if scope not in ("enrol", "admin"):
+        raise SettingError("a scope is enrol or admin", repr(scope), "choose one")
+    sys.stdout.write(_tokens(store).make(scope, name) + "\n")
+
+
+@token_app.command("list")
+def token_list(store: StorePath, as_json: AsJson = False) -> None:
+    """List the tokens by name; their texts are nowhere kept."""
+    rows = [{"name": t.name, "scope": t.scope, "revoked": t.revoked} for t in _tokens(store).all()]
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    table = Table("name", "scope", "state", box=None)
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["scope"]), "revoked" if row["revoked"] else "living")
+    out.print(table)
+
+
+@token_app.command("rotate")
+def token_rotate(store: StorePath, name: TokenName) -> None:
+    """Give a token another text; the old one opens nothing any more."""
+    sys.stdout.write(_tokens(store).rotate(name) + "\n")
+
+
+@token_app.command("revoke")
+def token_revoke(store: StorePath, name: TokenName) -> None:
+    """From now on this token opens nothing; a running server notices at once."""
+    _tokens(store).revoke(name)
+
+
+@app.command()
+def inspect(store: StorePath, as_json: AsJson = False) -> None:
+    """Look into a store that no server holds: clusters, members, versions, last events."""
+    from artesian.serving import describe
+
+    told = describe(store)
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
+    for key in ("name", "algorithm", "format", "events", "snapshot_at", "version"):
+        out.print(f"{key:12} {told[key]}", highlight=False)
+    clusters = Table("cluster", "updated at", "updates", "loss on its proxy", box=None)
+    for row in told["clusters"]:
+        clusters.add_row(row["name"], str(row["updated"]), str(row["updates"]), _show(row["loss"]))
+    out.print(clusters)
+    members = Table("member", "samples", "answered", "open task", "mixture", box=None)
+    for row in told["members"][:20]:
+        shares = " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())
+        here = _show(row["open"]) if row["present"] else "left"
+        members.add_row(row["client"], str(row["samples"]), str(row["answered"]), here, shares)
+    out.print(members)
+    if len(told["members"]) > 20:
+        out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
+    out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)
+
+
+def _tokens(store: Path) -> Any:
+    from artesian.server.guard import Tokens
+
+    if not (store / "artesian.db").exists():
+        raise SettingError("tokens belong to a store", f"no artesian.db at {store}", "serve it once first")
+    return Tokens(store / "tokens.json")
 
 
 def _simulate(
@@ -337,6 +450,25 @@ def _mixtures(run: Run) -> Table:
         shares = [f"{(found or {}).get(k, 0):.2f}" if found else "-" for k in names]
         table.add_row(client, *(f"{true.get(k, 0):.2f}" for k in names), "|", *shares)
     return table
+
+
+def _summary(path: Path, told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A summary that can be compared, or a word about why not."""
+    numbers = [told.get(key, "") for key in (*COLUMNS, "uploads", "seed")]
+    if not all(value is None or isinstance(value, (int, float)) for value in numbers):
+        raise SettingError("compare takes summaries that simulate wrote", str(path), "run it again")
+    return told
+
+
+def _unique(summaries: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Each seed of the same settings once: a copy of a run is not another run."""
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for summary in summaries:
+        key = (*(summary.get(k) for k in KEYS), summary["seed"])
+        if key in found:
+            err.print(f"seed {summary['seed']} of {summary['algorithm']} is there twice: counted once", highlight=False)
+        found.setdefault(key, summary)
+    return list(found.values())
 
 
 def _finished(path: Path) -> list[Path]:

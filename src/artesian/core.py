@@ -142,9 +142,9 @@ class State:
     seed: int = 0
     memory: Mapping[str, Tree] = field(default_factory=dict)  # the algorithm's own
 
-    def rng(self, purpose: str) -> np.random.Generator:
+    def rng(self, purpose: str, *more: int) -> np.random.Generator:
         """Randomness of this version, for one purpose."""
-        return generator(self.seed, "version", self.version, purpose)
+        return generator(self.seed, "version", self.version, purpose, *more)
 
 
 @dataclass(frozen=True)
@@ -247,6 +247,7 @@ class Desk:
     open: int = 0  # tasks given and not answered
     pending: tuple[Measured, ...] = ()  # received, not folded
     waiting: tuple[ClientId, ...] = ()  # ready for a task
+    given: int = 0  # tasks given so far: it moves on even where the version stands still
 
 
 class Pace(Protocol):

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any, Self
 
+import numpy as np
+
 from artesian.admission import check_client, check_retry, check_upload
 from artesian.codec import digest, to_tree
 from artesian.core import (
@@ -31,6 +33,7 @@ from artesian.core import (
     Reply,
     State,
     Task,
+    Tree,
     Upload,
     derive,
 )
@@ -62,9 +65,6 @@ class _Change:
     notes: dict[str, float] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
 
-    def set(self, client: ClientId, member: Member) -> None:
-        self.members[client] = member
-
 
 class Coordinator:
     """Joins, uploads and departures in; replies out."""
@@ -86,7 +86,7 @@ class Coordinator:
         self.proxies = dict(proxies or {})
         self.plan = asdict(plan) if plan is not None else {}
         self.record = record or _ignore
-        self.notes: Mapping[str, float] = {}  # what the last fold noted
+        self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
         self._known: Appraisals | None = None  # in a replay: what was found the first time
         self._members = dict(state.members)
         self._state = replace(state, members=self._members)
@@ -100,7 +100,8 @@ class Coordinator:
         """A federation nobody has joined yet."""
         for params in start:
             layout.check(params)
-        coordinator = cls(algorithm, algorithm.init(layout, start, seed), **options)
+        own = [seal(params.copy()) for params in start]
+        coordinator = cls(algorithm, algorithm.init(layout, own, seed), **options)
         clusters = coordinator._state.clusters
         coordinator._check_proxies()
         found = coordinator._appraise({k: c.params for k, c in clusters.items()})
@@ -141,7 +142,7 @@ class Coordinator:
         if member.present and (member.receipt is not None or client in self._desk.waiting):
             return self.recorded(client)
         change = self._change()
-        change.set(client, replace(member, samples=samples, present=True))
+        change.members[client] = replace(member, samples=samples, present=True)
         change.state = replace(change.state, present=change.state.present + (not member.present))
         change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
         return self._settle(Event("join", client, samples), change)
@@ -157,15 +158,12 @@ class Coordinator:
                 "what measuring finds is finite", str(dict(measured.evidence)), "train again at a lower rate"
             )
         client, change = upload.client, self._change()
-        change.set(
-            client,
-            replace(
-                self._members[client],
-                samples=upload.samples,
-                receipt=None,
-                answered=upload.number,
-                digest=digest(to_tree(upload)),
-            ),
+        change.members[client] = replace(
+            self._members[client],
+            samples=upload.samples,
+            receipt=None,
+            answered=upload.number,
+            digest=digest(to_tree(upload)),
         )
         change.tasks[client] = None
         change.desk = replace(change.desk, open=change.desk.open - 1)
@@ -279,7 +277,7 @@ class Coordinator:
         if member.receipt is not None:
             change.desk = replace(change.desk, open=change.desk.open - 1)
             change.tasks[client] = None
-        change.set(client, replace(member, receipt=None))
+        change.members[client] = replace(member, receipt=None)
         return change
 
     def _settle(self, event: Event, change: _Change) -> list[Reply]:
@@ -287,9 +285,9 @@ class Coordinator:
         if self.pace.folds(change.desk):
             pending, change.desk = change.desk.pending, replace(change.desk, pending=())
             self._fold(change, pending)
-        answered = self.pace.answers(change.desk, change.state)
-        assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
-        self._answer(change, answered)
+        if answered := self.pace.answers(change.desk, change.state):
+            assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
+            self._answer(change, answered)
         self.record(replace(event, appraisals=change.appraisals))
         self._members.update(change.members)
         self._state = replace(change.state, members=self._members)
@@ -312,8 +310,8 @@ class Coordinator:
             updates = clusters[k].updates + 1 if k in clusters else 0
             clusters[k] = Cluster(params, version, updates, losses.get(k))
         for client, mixture in step.mixtures.items():
-            change.set(client, replace(state.members[client], mixture=dict(mixture)))
-        memory = {**state.memory, **step.memory} if step.memory else state.memory
+            change.members[client] = replace(state.members[client], mixture=dict(mixture))
+        memory = {**state.memory, **_sealed(step.memory)} if step.memory else state.memory
         change.state = replace(state, clusters=clusters, version=version, memory=memory)
         change.appraisals.update(losses)
         change.notes.update(step.notes)
@@ -339,17 +337,16 @@ class Coordinator:
 
     def _answer(self, change: _Change, clients: Sequence[ClientId]) -> None:
         chosen = set(clients)
-        if not chosen:
-            return
         assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
             member = change.state.members[client]
             task = self._number(change.state, client, member.number + 1)
-            change.set(client, replace(member, receipt=_receipt(task), number=task.number))
+            change.members[client] = replace(member, receipt=_receipt(task), number=task.number)
             change.tasks[client] = task
             change.replies.append(Reply(client, task))
         waiting = tuple(client for client in change.desk.waiting if client not in chosen)
-        change.desk = replace(change.desk, open=change.desk.open + len(chosen), waiting=waiting)
+        desk = change.desk
+        change.desk = replace(desk, open=desk.open + len(chosen), waiting=waiting, given=desk.given + len(chosen))
 
     def _number(self, state: State, client: ClientId, number: int) -> Task:
         draft = self.algorithm.task(state, client)
@@ -372,6 +369,15 @@ class Coordinator:
 
 def _ignore(event: Event) -> None:
     pass
+
+
+def _sealed(tree: Tree) -> Tree:
+    """A tree nobody can write to any more."""
+    if isinstance(tree, Mapping):
+        return {key: _sealed(item) for key, item in tree.items()}
+    if isinstance(tree, (list, tuple)):
+        return [_sealed(item) for item in tree]
+    return seal(tree) if isinstance(tree, np.ndarray) else tree
 
 
 def _receipt(task: Task) -> Receipt:

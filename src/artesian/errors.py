@@ -9,17 +9,24 @@ ArtesianError
 │   ├── RunExists             the output folder already holds something
 │   ├── ResumeMismatch        the folder to resume belongs to another experiment
 │   ├── Stalled               nobody is left who could upload
+│   ├── RunLocked             another process works on this run
 │   ├── StoreMismatch         the store belongs to another federation, or another model
 │   └── StoreLocked           another server works on this store
 ├── MachineError              the machine's failure: exit code 1
 │   ├── StorageError          a file could not be written or read
 │   ├── JournalDamaged        a journal was altered or lost a part in the middle
+│   ├── Unreachable           no server answered in time
+│   ├── ServerFailed          a server answered that it failed
 │   ├── StoreDamaged          a store was altered, or is behind what it acknowledged
 │   └── WorkerLost            a worker process died
 └── Refused                   the server says no; nothing has changed
     ├── BadFormat             bytes that are not a message of ours
     ├── UnknownFormat         a format number this version does not know
     ├── BadClient             a client id or a sample count that cannot be
+    ├── Unauthorized          no credential, or not the right one
+    ├── TooLarge              a body larger than any upload can be
+    ├── TooSlow               a body that did not arrive in time
+    ├── Busy                  too much at once; come back later
     ├── UnknownClient         nobody joined under this id
     ├── UnknownTask           a task number that was never given to this client
     ├── TaskClosed            the task was answered, withdrawn or out of patience
@@ -87,6 +94,10 @@ class Stalled(UserError):
     """Nobody is left who could upload."""
 
 
+class RunLocked(UserError):
+    """Another process works on this run."""
+
+
 class StoreMismatch(UserError):
     """The store belongs to another federation, or another model."""
 
@@ -105,6 +116,14 @@ class StorageError(MachineError):
 
 class JournalDamaged(MachineError):
     """A journal was altered or lost a part in the middle."""
+
+
+class Unreachable(MachineError):
+    """No server answered in time."""
+
+
+class ServerFailed(MachineError):
+    """A server answered that it failed."""
 
 
 class StoreDamaged(MachineError):
@@ -131,6 +150,24 @@ class UnknownFormat(Refused):
 
 class BadClient(Refused):
     """A client id or a sample count that cannot be."""
+
+
+class Unauthorized(Refused):
+    """No credential, or not the right one."""
+
+
+class TooLarge(Refused):
+    """A body larger than any upload can be."""
+
+
+class TooSlow(Refused):
+    """A body that did not arrive in time."""
+
+
+class Busy(Refused):
+    """Too much at once; come back after `seconds`."""
+
+    seconds = 5
 
 
 class UnknownClient(Refused):
@@ -169,6 +206,10 @@ STATUSES: dict[type[Refused], int] = {
     BadFormat: 400,
     UnknownFormat: 400,
     BadClient: 422,
+    Unauthorized: 401,
+    TooLarge: 413,
+    TooSlow: 408,
+    Busy: 429,
     UnknownClient: 404,
     UnknownTask: 404,
     TaskClosed: 409,

@@ -29,6 +29,11 @@ from artesian.simulator.start import Start
 from artesian.simulator.world import WORLDS, World
 
 T = TypeVar("T")
+VERBS = {
+    "algorithm": ("name", "init", "task", "fold", "pace"),
+    "world": ("names", "visit", "proxies", "tests"),
+    "model": ("layout", "start", "learner"),
+}  # what each kind of value must have at least
 NUMBERS = ("uploads", "evaluate_every", "snapshot_every")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start")
 
@@ -37,19 +42,25 @@ def presets() -> dict[str, str]:
     """Every preset inside the package, with the sentence it begins with."""
     folder = resources.files("artesian") / "presets"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return {f.name.removesuffix(".toml"): _opening(f.read_text()) for f in files}
+    return {f.name.removesuffix(".toml"): _opening(f.read_text(encoding="utf-8")) for f in files}
 
 
 def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
     """The experiment of a file or a preset, with `section.key=value` changes applied."""
+    return build(_tables(source, changes))
+
+
+def _tables(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
     name, text = _text(source)
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingError("an experiment is a TOML file", f"{error} in {source}", "mend the file") from None
+    if isinstance(changes, str):
+        raise SettingError("changes are a list of section.key=value", repr(changes), "put it into a list")
     for change in changes:
         _apply(tables, change)
-    return build({"name": name, **tables})
+    return {"name": name, **tables}
 
 
 def build(tables: Mapping[str, Any]) -> Experiment:
@@ -68,9 +79,9 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             world=world,
             model=_model(tables.get("model", {}), world),
             algorithm=algorithm,
-            fleet=_settings(Fleet, tables.get("fleet", {}), "fleet"),
-            training=_settings(Plan, tables.get("training", {}), "training"),
-            start=_settings(Start, tables.get("start", {}), "start"),
+            fleet=settings_of(Fleet, tables.get("fleet", {}), "fleet"),
+            training=settings_of(Plan, tables.get("training", {}), "training"),
+            start=settings_of(Start, tables.get("start", {}), "start"),
             name=str(tables.get("name", "own")),
             **{n: _whole(n, tables[n]) for n in NUMBERS if n in tables},
         ),
@@ -80,10 +91,11 @@ def build(tables: Mapping[str, Any]) -> Experiment:
 def _usual(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What the table [algorithms.NAME] says about the algorithm that was chosen."""
     for other, table in tables.items():
-        if ":" not in other:
-            _known([other], ALGORITHMS, "algorithms")
         if not isinstance(table, dict):
             raise SettingError(f"algorithms.{other} is a table", repr(table), f"write [algorithms.{other}]")
+        if ":" not in other:
+            _known([other], ALGORITHMS, "algorithms")
+            settings_of(ALGORITHMS[other], table, f"algorithms.{other}")
     return tables.get(name, {})
 
 
@@ -115,35 +127,70 @@ def simulate(
     >>> run.summary["uploads"]
     40
     """
-    chosen = experiment if isinstance(experiment, Experiment) else load(experiment or "digits-4", changes)
-    parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training, "start": start}
-    if isinstance(algorithm, str):
-        if isinstance(experiment, Experiment):
-            algorithm = _named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl")
-        else:
-            named = load(experiment or "digits-4", [*changes, f"algorithm.name={algorithm}"])
-            algorithm = named.algorithm
-    parts |= {"algorithm": algorithm, "uploads": uploads}
-    if world is not None and model is None and not isinstance(experiment, Experiment):
-        parts["model"] = _model({}, world)
-    if experiment is None:
-        parts["name"] = "own"
-    changed = {name: part for name, part in parts.items() if part is not None}
-    final = _checked("the experiment", lambda: replace(chosen, **changed))
+    _check_arguments(seed=seed, workers=workers, uploads=uploads)
+    if resume and out is None:
+        raise SettingError("resume goes on with the run in out", "no out", "give the folder")
+    parts = {"world": world, "model": model, "fleet": fleet, "training": training, "start": start}
+    given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
+    if isinstance(experiment, Experiment):
+        chosen = _replaced(experiment, algorithm, given, changes)
+    else:
+        chosen = _composed(experiment, algorithm, given, changes)
     folder = Path(out) if out is not None else None
-    run = simulator.simulate(final, seed=seed, workers=workers, out=folder, resume=resume, progress=progress, link=link)
+    run = simulator.simulate(
+        chosen, seed=seed, workers=workers, out=folder, resume=resume, progress=progress, link=link
+    )
     if run is None:
         raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")
     return run
 
 
+def _replaced(
+    experiment: Experiment, algorithm: Algorithm | str | None, given: dict[str, Any], changes: Sequence[str]
+) -> Experiment:
+    """An experiment with some of its parts replaced."""
+    if changes:
+        raise SettingError("changes are for presets and files", "an Experiment", "replace its parts instead")
+    if algorithm is not None:
+        given["algorithm"] = (
+            _named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl") if isinstance(algorithm, str) else algorithm
+        )
+    return _checked("the experiment", lambda: replace(experiment, **given))
+
+
+def _composed(
+    source: str | Path | None, algorithm: Algorithm | str | None, given: dict[str, Any], changes: Sequence[str]
+) -> Experiment:
+    """The experiment of a preset or file, its tables read with the parts that were given in mind."""
+    if source is not None and not isinstance(source, (str, Path)):
+        raise SettingError("an experiment is a preset, a file or an Experiment", type(source).__name__, "name one")
+    if isinstance(algorithm, str):
+        changes = [f"algorithm.name={algorithm}", *changes]
+        algorithm = None
+    tables = _tables(source or "digits-4", changes)
+    if source is None:
+        tables["name"] = "own"
+    if algorithm is not None:
+        given["algorithm"] = algorithm
+        tables.pop("algorithm", None)  # its settings are those of the value
+    if "world" in given and "model" not in given:
+        given["model"] = _checked("the experiment", lambda: _model(tables.get("model", {}), given["world"]))
+    return _checked("the experiment", lambda: replace(build(tables), **given))
+
+
+def _check_arguments(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if not (number is None and name == "uploads") and (type(number) is not int or number < 0):
+            raise SettingError(f"{name} is a whole number from 0 on", repr(number), "mend the argument")
+
+
 def _text(source: str | Path) -> tuple[str, str]:
     known = presets()
     if str(source) in known:
-        return str(source), (resources.files("artesian") / "presets" / f"{source}.toml").read_text()
+        return str(source), (resources.files("artesian") / "presets" / f"{source}.toml").read_text(encoding="utf-8")
     path = Path(source)
     try:
-        return path.stem, path.read_text()
+        return path.stem, path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise SettingError("an experiment is a TOML file", f"{path}, which is not text", "name another") from None
     except OSError as error:
@@ -156,22 +203,26 @@ def _opening(text: str) -> str:
     return text.splitlines()[0].removeprefix("#").strip()
 
 
-def _apply(tables: dict[str, Any], change: str) -> None:
+def parse_change(change: str) -> tuple[str, Any]:
     """`section.key=value`, where the value is TOML, or plain text."""
     place, equals, text = change.partition("=")
-    path = [part.strip() for part in place.split(".")]
-    if not equals or not all(path):
+    if not equals or not all(part.strip() for part in place.split(".")):
         raise SettingError("--set takes section.key=value", change, "for example --set world.clusters=4")
     try:
-        value = tomllib.loads(f"x = {text}")["x"]
+        return place.strip(), tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
+        return place.strip(), text.strip()
+
+
+def _apply(tables: dict[str, Any], change: str) -> None:
+    place, value = parse_change(change)
+    *path, last = [part.strip() for part in place.split(".")]
     table = tables
-    for part in path[:-1]:
+    for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise SettingError("--set takes section.key=value", change, f"{part} is a value, not a section")
-    table[path[-1]] = value
+    table[last] = value
 
 
 def _named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, default: str) -> Any:
@@ -180,16 +231,26 @@ def _named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, def
     rest = {key: value for key, value in settings.items() if key != "name"}
     if not isinstance(name, str):
         raise SettingError(f"{what}.name is a text", repr(name), nearest(str(name), known))
-    kind = known.get(name) or _imported(name, known, what)
+    kind = known.get(name) or imported(name, known, what)
+    value = _made(kind, rest, what)
+    if missing := [verb for verb in VERBS[what] if not hasattr(value, verb)]:
+        got = f"{type(value).__name__} without {missing[0]}"
+        raise SettingError(f"{name} is what a {what} must be", got, "see the how-to")
+    return value
+
+
+def _made(kind: Any, rest: dict[str, Any], what: str) -> Any:
+    """A class filled in, a ready value with fields changed, or what a function returns."""
     if inspect.isclass(kind):
-        return _settings(kind, rest, what)
+        return settings_of(kind, rest, what)
     if is_dataclass(kind):  # a ready value: the table changes its fields
         _known(rest, [f.name for f in fields(kind)], what)
         return _checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
     return _checked(what, lambda: kind(**rest))
 
 
-def _imported(name: str, known: Mapping[str, Any], what: str) -> Any:
+def imported(name: str, known: Mapping[str, Any], what: str) -> Any:
+    """What `module:name` stands for; modules are found from the present folder too."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise SettingError(f"{what}.name is known, or module:name", repr(name), nearest(name, known))
@@ -208,11 +269,14 @@ def _model(settings: Mapping[str, Any], world: World) -> Model:
     fits = {"features": world.features, "classes": world.classes}
     known = {f.name for f in fields(kind)} if kind else set()
     shape = {key: value for key, value in fits.items() if key in known}
-    model: Model = _named({**shape, **settings}, MODELS, "model", "mlp")
+    for key, value in shape.items():
+        if settings.get(key, value) != value:
+            raise SettingError(f"model.{key} is the data's: {value}", repr(settings[key]), "leave it out")
+    model: Model = _named({**settings, **shape}, MODELS, "model", "mlp")
     return model
 
 
-def _settings(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so."""
     if not is_dataclass(kind):
         return _checked(where, lambda: kind(**table))
@@ -231,12 +295,13 @@ def _checked(where: str, make: Callable[[], T]) -> T:
         return make()
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            rule = first["msg"].removeprefix("Value error, ")
+            raise SettingError(f"[{where}] {rule}", "", f"see the settings of {where}") from None
         place = ".".join([where, *(str(part) for part in first["loc"][:1])])
-        got = repr(first["input"]) if first["loc"] else first["msg"].removeprefix("Value error, ")
-        rule = f"{place}: {first['msg']}" if first["loc"] else f"[{where}] must hold together"
-        raise SettingError(rule, got, f"see the settings of {where}") from None
-    except (ValueError, TypeError) as error:
-        raise SettingError(f"[{where}] must hold together", str(error), "mend the value") from None
+        raise SettingError(f"{place}: {first['msg']}", repr(first["input"]), f"see the settings of {where}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"[{where}] {error}", "", "mend the value") from None
 
 
 def _whole(name: str, value: Any) -> int:

@@ -8,6 +8,7 @@ means the file was altered, and is refused.
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +23,15 @@ import numpy as np
 from artesian.codec import decode, encode, to_json
 from artesian.errors import JournalDamaged, StorageError
 
+_FULL = "the disk is full", "free some space; what was written before is intact"
+COMPLAINTS = {
+    0: ("a file must be writable and readable", "check the folder's permissions"),
+    errno.ENOENT: ("a file must be there", "restore it"),
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+}
+
 
 @contextmanager
 def storage(path: Path) -> Iterator[None]:
@@ -29,12 +39,8 @@ def storage(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        raise StorageError(
-            "the disk is full" if full else "a file must be writable and readable",
-            f"{error.strerror or error} at {path}",
-            "free some space; what was written before is intact" if full else "check the folder's permissions",
-        ) from error
+        rule, remedy = COMPLAINTS.get(error.errno or 0, COMPLAINTS[0])
+        raise StorageError(rule, f"{error.strerror or error} at {path}", remedy) from error
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -52,6 +58,17 @@ def write_file(path: Path, data: bytes) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def lock_file(path: Path) -> int | None:
+    """Hold a lock for as long as the returned handle is open; None if another process holds it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle
 
 
 def sync_folder(folder: Path) -> None:

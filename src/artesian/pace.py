@@ -53,7 +53,7 @@ class Rounds:
         ready = sorted(desk.waiting)
         if self.select is not None:
             return self.select(state, ready)
-        chosen = state.rng("cohort").choice(len(ready), min(self.size, len(ready)), replace=False)
+        chosen = state.rng("cohort", desk.given).choice(len(ready), min(self.size, len(ready)), replace=False)
         return [ready[i] for i in sorted(chosen.tolist())]
 
 

@@ -24,6 +24,7 @@ Params = np.ndarray  # contiguous float32, read-only once handed over
 Share = Sequence[str] | Callable[[str], bool]
 
 CHUNK = 1 << 17  # floats per pass: the scratch space of every operation below
+LARGEST = 1e18  # no model needs a larger number, and sums of these stay finite
 PREFIXES = ("module.", "_orig_mod.", "_module.")  # what torch's and Opacus's wrappers put before names
 
 
@@ -190,10 +191,11 @@ class Layout:
         """Refuse a vector of another shape, or one that holds NaN or Inf."""
         self.check_shape(params)
         for part in chunks(self.floats):
-            if not np.isfinite(params[part]).all():
-                where = part.start + int(np.argmin(np.isfinite(params[part])))
+            sound = np.abs(params[part]) <= LARGEST  # False for NaN, too
+            if not sound.all():
+                where = part.start + int(np.argmin(sound))
                 raise NotFinite(
-                    "every number of a model is finite",
+                    f"every number of a model is finite, and {LARGEST:g} at most",
                     f"{params[where]} in {self.name_at(where)}",
                     "lower the learning rate or check the data, then train again",
                 )

@@ -187,6 +187,30 @@ def test_a_numeric_bar_shrinks_with_the_proxy_set() -> None:
     assert one.mixtures["c0"]["k0"] > 0.75  # (9-8)/(1+4): the bar sharpens what bars 0 left at .72
 
 
+def test_three_clusters_have_min_bars_and_amplifier_ten_by_default() -> None:
+    """l = (9, 12, 10), own losses the same, models at 0, 4, 3 and the upload at 1, so distances 1, 3, 2.
+
+    With `min` bars x_l = (0, 3, 1), x_d1 = 0, x_d2 = (0, 2, 1): r_l = (1, 1/4, 3/4), r_d1 = 2/3, r_d2 = (1, 1/3, 2/3);
+    raw = (.5 r_l + .25 r_d1 + .25 r_d2)/2 = (.458333, .1875, .354167), alpha = softmax(10 raw).
+    """
+    now = state(CDFL(), [vector(0), vector(4), vector(3)], losses=(9, 12, 10))
+    step = CDFL().fold(now, [upload_of(0, {"k0": 9, "k1": 12, "k2": 10})])
+    powers = np.exp(10 * np.array([0.4583333, 0.1875, 0.3541667]))
+    assert list(step.mixtures["c0"].values()) == pytest.approx((powers / powers.sum()).tolist(), abs=1e-5)
+
+
+def test_equal_shares_all_pass_the_mean_and_a_share_at_a_numeric_bar_passes() -> None:
+    now = state(CDFL(), [vector(1), vector(1)], losses=(9, 9))
+    for algorithm in (CDFL(), CDFL(update_bar=0.5)):
+        step = algorithm.fold(now, [upload_of(0, {"k0": 9, "k1": 9}, params=(3.0,))])
+        assert list(step.clusters) == ["k0", "k1"]
+
+
+def test_the_edges_of_settings_are_allowed() -> None:
+    CDFL(c1=1.0, c2=0.0, adjust_start=1.0, horizon=5, rho=0.0, beta0=1.0, adjust_percentile=100)
+    CDFL(adjust_start=0.0, horizon=5, update_bar=1.0, a=0, b=0, adjust_records=1, tau0=1)
+
+
 FILTER = CDFL(adjust_start=0.5, horizon=100, adjust_records=3, tau0=1000)
 
 

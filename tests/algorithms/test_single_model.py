@@ -24,11 +24,19 @@ def test_local_gives_the_start_model_once_and_folds_nothing() -> None:
     now = state(Local(), [vector(3)])
     task = Local().task(now, "c0")
     assert (task.recipe, task.models["k0"].tolist()) == ("alone", [3])
-    later = replace(now, members={"c0": replace(now.members["c0"], number=1)})
+    later = replace(now, members={"c0": replace(now.members["c0"], answered=1)})
     assert Local().task(later, "c0").models == {}
     assert Local().task(now, "a stranger").models["k0"].tolist() == [3]
     assert Local().fold(now, [measured("c0", vector(9))]).clusters == {}
     assert Local().pace() == Stream()
+
+
+@pytest.mark.parametrize(
+    "wrong", [lambda: FedProx(mu=np.nan), lambda: FedAsync(rho=np.nan), lambda: FedBuff(server_lr=np.nan)]
+)
+def test_a_setting_that_is_no_number_is_refused(wrong) -> None:
+    with pytest.raises(ValueError, match=r"mu|rho|server_lr"):
+        wrong()
 
 
 def test_fedavg_weighs_by_samples() -> None:

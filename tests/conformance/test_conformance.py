@@ -6,6 +6,7 @@ import pytest
 
 from artesian.algorithms import ALGORITHMS, CDFL, FedAsync, FedAvg, FedBuff
 from artesian.core import Task
+from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
 
 VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
@@ -66,9 +67,18 @@ class Drifting(FedAsync):
         return {"calls": len(Drifting.calls)}
 
 
-@pytest.mark.parametrize("broken", [Impure(), Forgetful(), Scribbler(), Drifting()], ids=lambda b: type(b).__name__)
-def test_the_suite_catches_a_broken_algorithm(broken) -> None:
-    with pytest.raises(Exception, match=r"bits|state|finite"):
+@pytest.mark.parametrize(
+    ("broken", "error", "words"),
+    [
+        (Impure(), AssertionError, "other bits"),
+        (Forgetful(), AssertionError, "other bits"),
+        (Scribbler(), NotFinite, "every number of a model is finite"),
+        (Drifting(), AssertionError, "measure looked at its own state"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_suite_catches_a_broken_algorithm(broken, error, words) -> None:
+    with pytest.raises(error, match=words):
         check_algorithm(broken)
 
 

@@ -127,7 +127,7 @@ def test_a_run_opens_with_its_configuration(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(RunExists, match="--resume"):
+    with pytest.raises(RunExists, match="no run folder"):
         RunFolder.create(tmp_path, CONFIG)
     with pytest.raises(RunExists):
         RunFolder.create(tmp_path / "note.txt", CONFIG)
@@ -140,7 +140,7 @@ def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
 
 
 def test_the_same_configuration_reopens_a_run(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "r", {**CONFIG, "experiment": {"shares": (1, 2)}})
+    RunFolder.create(tmp_path / "r", {**CONFIG, "experiment": {"shares": (1, 2)}}).close()
     again = RunFolder.reopen(tmp_path / "r", {**CONFIG, "experiment": {"shares": (1, 2)}, "commit": "another"})
     assert again.summary is None and again.load(dict) is None
 
@@ -206,6 +206,7 @@ def test_the_newest_snapshot_comes_back(tmp_path: Path) -> None:
     memory = {"list": [1, None, {"deep": np.arange(3)}], "text": "x", "count": np.array(2**60)}
     folder.save(9, Checkpoint(9, np.arange(4, dtype=np.float32)))
     folder.save(10, Checkpoint(10, np.arange(5, dtype=np.float32), memory))
+    folder.close()
     found = RunFolder.reopen(folder.path, CONFIG).load(Checkpoint)
     assert found is not None and found.uploads == 10
     assert found.model.dtype == np.float32 and found.model.tolist() == [0, 1, 2, 3, 4]
@@ -296,4 +297,5 @@ def test_the_summary_says_that_a_run_has_finished(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     assert folder.summary is None
     folder.finish({"uploads": 5}, {})
+    folder.close()
     assert RunFolder.reopen(folder.path, CONFIG).summary == {"uploads": 5}

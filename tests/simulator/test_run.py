@@ -5,17 +5,19 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from artesian.algorithms import ALGORITHMS, CDFL, FedAvg, FedBuff, Local
-from artesian.errors import ResumeMismatch, RunExists, Stalled
+from artesian.errors import JournalDamaged, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
 from artesian.experiments import load
 from artesian.journal import Journal
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
+from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.run import Simulation, simulate
 from artesian.simulator.watch import divergence
 from artesian.testing import InProcess, ToyModel, ToyWorld
@@ -79,17 +81,18 @@ class Stopped(Exception):
     pass
 
 
+def stop_at(count):
+    def look(progress) -> None:
+        if progress.uploads == count:
+            raise Stopped
+
+    return look
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_resumes_from_anywhere(tmp_path, name) -> None:
     experiment = toy(ALGORITHMS[name](), clients=12, snapshot_every=7, fleet=Fleet("latency", 1, 5))
     simulate(experiment, out=tmp_path / "whole")
-
-    def stop_at(count):
-        def look(progress) -> None:
-            if progress.uploads == count:
-                raise Stopped
-
-        return look
 
     for count in (3, 17, 40):
         with pytest.raises(Stopped):
@@ -146,9 +149,12 @@ def test_a_finished_run_is_not_run_again(tmp_path) -> None:
 
 def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(RunExists, match="--resume"):
+    with pytest.raises(RunExists, match="no run folder"):
         simulate(toy(), out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    simulate(toy(), out=tmp_path / "run")
+    with pytest.raises(RunExists, match="--resume"):
+        simulate(toy(), out=tmp_path / "run")
 
 
 def test_another_configuration_is_not_resumed_and_the_difference_is_named(tmp_path) -> None:
@@ -186,6 +192,90 @@ def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:
     assert patient.summary["late_uploads"] == 0
     assert hasty.summary["late_uploads"] > 0
     assert hasty.summary["virtual_time"] < patient.summary["virtual_time"]
+
+
+def test_a_round_closed_by_patience_or_a_leave_is_scored_when_it_closes() -> None:
+    fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
+    run = simulate(toy(FedAvg(clients_per_round=4, patience=2), clients=8, fleet=fleet))
+    versions = run.metrics["version"]
+    assert (np.diff(versions) >= 0).all()
+    assert len(set(versions.tolist())) > 10  # not all at the end
+    assert versions[0] == 1
+
+
+def test_a_run_in_which_everybody_is_always_too_late_says_so() -> None:
+    with pytest.raises(Stalled, match="raise patience"):
+        simulate(toy(FedAvg(clients_per_round=3, patience=0.5), fleet=Fleet("latency", 1)))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cohort_that_failed_is_not_drawn_for_ever(seed) -> None:
+    fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
+    algorithm = FedAvg(clients_per_round=2, quorum=4, patience=2)
+    assert simulate(toy(algorithm, clients=4, uploads=20, fleet=fleet), seed=seed).summary["uploads"] == 20
+
+
+def test_late_uploads_count_in_the_traffic() -> None:
+    fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
+    told = simulate(toy(FedAvg(clients_per_round=4, patience=2), fleet=fleet)).summary
+    assert told["bytes_up"] == (told["uploads"] + told["late_uploads"]) * ToyModel().layout.size * 4
+
+
+def test_local_survives_clients_that_leave_before_their_first_upload() -> None:
+    fleet = Fleet("latency", 1, 3, leave_share=0.5, leave_by=2, return_after=4)
+    assert simulate(toy(Local(), clients=10, fleet=fleet)).summary["uploads"] == 60
+
+
+def test_staleness_cycles_and_notes_by_hand() -> None:
+    """Three clients in turn, one unit each: every upload misses the two others', and each client counts its cycles."""
+    run = simulate(toy(CDFL(), clients=3, uploads=9, fleet=Fleet("latency", 1)))
+    assert run.metrics["staleness"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 2]
+    assert run.metrics["cycle"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert run.metrics["version"].tolist() == list(range(1, 10))
+    assert run.summary["notes"]["staleness"] == 1 + 2 + 3 * 7  # CDFL counts the upload itself
+    assert run.clusters["upload"].tolist() == [9, 9]  # the last look, though 9 is no multiple of 20
+
+
+def test_a_second_process_is_refused(tmp_path) -> None:
+    folder = RunFolder.create(tmp_path / "run", configuration(toy().planned().describe(), 0))
+    with pytest.raises(RunLocked, match="held by another"):
+        simulate(toy(), out=tmp_path / "run", resume=True)
+    folder.close()
+    assert simulate(toy(), out=tmp_path / "run", resume=True) is not None
+
+
+def test_a_journal_that_lost_records_is_not_resumed(tmp_path) -> None:
+    with pytest.raises(Stopped):
+        simulate(toy(snapshot_every=10), out=tmp_path / "run", progress=stop_at(25))
+    journal = tmp_path / "run" / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:12]))
+    with pytest.raises(JournalDamaged, match="records at least"):
+        simulate(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
+
+
+def test_a_run_that_lost_its_snapshots_begins_again(tmp_path) -> None:
+    simulate(toy(snapshot_every=10), out=tmp_path / "whole")
+    with pytest.raises(Stopped):
+        simulate(toy(snapshot_every=10), out=tmp_path / "run", progress=stop_at(25))
+    for path in (tmp_path / "run" / "snapshots").iterdir():
+        path.unlink()
+    simulate(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
+@dataclass(frozen=True)
+class Odd(ToyWorld):
+    where: Path = Path("here")
+
+
+def test_a_world_with_a_field_that_is_no_setting_is_refused(tmp_path) -> None:
+    with pytest.raises(SettingError, match="settings are numbers"):
+        simulate(replace(toy(), world=Odd()), out=tmp_path / "run")
+
+
+def test_a_run_says_what_it_is_in_one_line() -> None:
+    assert repr(simulate(toy(uploads=3))) == "Run(own cdfl seed 0, 3 uploads)"
 
 
 def test_patience_behaves_the_same_over_http() -> None:

@@ -263,10 +263,10 @@ def save(path: Path, **arrays: Any) -> str:
 
 def test_bytes_are_scaled_and_floats_are_not(tmp_path: Path) -> None:
     x = np.array([[[0, 51], [102, 255]]], np.uint8)
-    found = images(save(tmp_path / "bytes.npz", x=x, y=np.array([3], np.uint8)))
+    found = images(save(tmp_path / "bytes.npz", x=x, y=np.array([0], np.uint8)))
     np.testing.assert_allclose(found.x, [[[0, 0.2], [0.4, 1]]], rtol=1e-6)
-    assert found.y.tolist() == [3]
-    floats = images(save(tmp_path / "floats.npz", x=x.astype(np.float64), y=np.array([3])))
+    assert found.y.tolist() == [0]
+    floats = images(save(tmp_path / "floats.npz", x=x.astype(np.float64), y=np.array([0])))
     assert floats.x.tolist() == [[[0, 51], [102, 255]]] and floats.x.dtype == np.float32
 
 
@@ -312,6 +312,8 @@ IMAGES, LABELS = np.zeros((4, 3, 3)), np.arange(4)
         {"x": IMAGES, "y": LABELS.reshape(2, 2)},
         {"x": IMAGES, "y": LABELS.astype(float)},
         {"x": IMAGES, "y": LABELS - 1},
+        {"x": IMAGES, "y": LABELS + 1},
+        {"x": np.zeros((4, 0, 0)), "y": LABELS},
         {"x": IMAGES, "y": np.array(["a", "b", "c", "d"])},
         {"x": np.full((4, 3, 3), "a"), "y": LABELS},
         {"x": IMAGES.astype(object), "y": LABELS},
@@ -368,3 +370,11 @@ def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
         with pytest.raises(MissingData):
             images(str(tmp_path / name))
     assert not sprung.exists()
+
+
+def test_images_that_are_turned_by_a_quarter_are_square(tmp_path: Path) -> None:
+    name = save(tmp_path / "d.npz", x=np.zeros((100, 4, 6), np.float32), y=np.arange(100) % 7)
+    sizes = {"samples_max": 60, "proxy_images": 20, "test_images": 20, "client_test_samples": 10}
+    assert len(Rotated(name, clusters=2, **sizes).proxies(0)) == 2
+    with pytest.raises(SettingError, match="square"):
+        Rotated(name, clusters=4, **sizes).proxies(0)

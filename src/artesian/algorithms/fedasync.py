@@ -37,7 +37,7 @@ class FedAsync(Algorithm):
     def __post_init__(self) -> None:
         if not 0 < self.alpha <= 1:
             raise ValueError(f"alpha = {self.alpha} is outside (0, 1]")
-        if self.rho < 0 or self.a < 0 or self.b < 0:
+        if not (self.rho >= 0 and self.a >= 0 and self.b >= 0):
             raise ValueError("rho, a and b are numbers from 0 on")
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

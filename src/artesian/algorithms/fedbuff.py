@@ -39,7 +39,7 @@ class FedBuff(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if self.server_lr <= 0 or self.staleness_power < 0 or not 0 <= self.momentum < 1:
+        if not (self.server_lr > 0 and self.staleness_power >= 0 and 0 <= self.momentum < 1):
             raise ValueError("server_lr is positive, staleness_power at least 0, momentum in [0, 1)")
         self.pace()
 

@@ -31,7 +31,7 @@ class FedProx(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if self.mu < 0:
+        if not self.mu >= 0:
             raise ValueError(f"mu = {self.mu} is negative: a pull has a strength from 0 on")
         self.pace()
 

@@ -30,7 +30,7 @@ class Local(Algorithm):
 
     def task(self, state: State, client: ClientId) -> Task:
         """The start model the first time; after that a client has its own, and nothing needs to travel."""
-        known = client in state.members and state.members[client].number > 0
+        known = client in state.members and state.members[client].answered > 0
         return Task({} if known else {"k0": state.clusters["k0"].params}, recipe="alone")
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:

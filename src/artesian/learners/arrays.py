@@ -39,6 +39,9 @@ class SoftmaxRegression:
     features: int
     classes: int
 
+    def __post_init__(self) -> None:
+        _check_sizes(self.features, self.classes)
+
     @cached_property
     def layout(self) -> Layout:
         return Layout.of(_dense("dense", self.features, self.classes))
@@ -69,6 +72,9 @@ class Perceptron:
     features: int
     classes: int
     hidden: int = 32
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.features, self.classes, self.hidden)
 
     @cached_property
     def layout(self) -> Layout:
@@ -106,6 +112,9 @@ class LinearRegression:
 
     features: int
     bias: bool = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.features)
 
     @cached_property
     def layout(self) -> Layout:
@@ -188,6 +197,11 @@ class ArrayLearner:
 
     def _predict(self, params: Params) -> np.ndarray:
         return self.model.predict(self.model.layout.view(params), self.x)
+
+
+def _check_sizes(*sizes: int) -> None:
+    if not all(type(size) is int and size >= 1 for size in sizes):
+        raise ValueError(f"features, classes and hidden are whole numbers from 1 on, not {sizes}")
 
 
 def _dense(name: str, inputs: int, outputs: int, bias: bool = True) -> Arrays:

@@ -1,47 +1,56 @@
-"""The routes, one-to-one with the engine's verbs, as an ASGI application to be called in process.
-
-It trusts whoever calls it: no tokens, no limits, nothing durable. It is how algorithms prove that they behave
-behind HTTP as they do in the simulator, and not a service to expose.
-"""
+"""The routes, one-to-one with the engine's verbs. Every route says who may use it; only the probes are open."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+from artesian.admission import check_client
 from artesian.codec import FORMAT, decode, encode, to_tree
-from artesian.core import Reply, Task, Upload
+from artesian.core import Task, Upload
 from artesian.engine import Coordinator
-from artesian.errors import STATUSES, BadClient, BadFormat, MissingExtra, Refused
+from artesian.errors import STATUSES, BadClient, BadFormat, Busy, MissingExtra, Refused, StorageError, Unauthorized
 from artesian.recipes import RECIPES
+from artesian.server.guard import Guard
+from artesian.server.intake import Intake
+from artesian.server.service import Service
+from artesian.server.settings import Settings
 
 try:
     from fastapi import FastAPI, Request, Response
-    from fastapi.responses import JSONResponse
+    from fastapi.middleware.cors import CORSMiddleware
+    from fastapi.responses import JSONResponse, PlainTextResponse
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
 MEDIA = "application/vnd.safetensors"
 
 
-def create_app(coordinator: Coordinator) -> FastAPI:
-    """The application that serves this coordinator."""
-    app = FastAPI(title="Artesian", openapi_url=None)
-    changed = asyncio.Condition()
+def create_app(served: Service | Coordinator, guard: Guard | None = None, settings: Settings | None = None) -> FastAPI:
+    """The application of a service.
 
-    async def announce(replies: list[Reply]) -> None:
-        """Wake the long polls of whoever got a task."""
-        if replies:
-            async with changed:
-                changed.notify_all()
-
-    @app.exception_handler(Refused)
-    async def refuse(request: Request, error: Refused) -> JSONResponse:
-        body = {"error": type(error).__name__, "rule": error.rule, "got": error.got, "remedy": error.remedy}
-        return JSONResponse(body, STATUSES[type(error)])
+    A bare coordinator, without a guard, is for tests in process: it trusts whoever calls, and keeps nothing.
+    """
+    service = served if isinstance(served, Service) else Service(served)
+    settings = settings or Settings()
+    coordinator = service.coordinator
+    layout = coordinator.state.layout
+    intake = Intake(settings, layout, max(1, len(coordinator.state.clusters)))
+    app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None)
+    if settings.cors:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
+    for kind in (Refused, StorageError):
+        app.add_exception_handler(kind, _refuse(service))
 
     @app.get("/v1/federation")
-    async def federation() -> dict[str, Any]:
+    async def federation(request: Request) -> dict[str, Any]:
+        """What is served: format, algorithm, recipes, clusters, layout."""
+        if guard:
+            guard.anybody(_credential(request))
         state = coordinator.state
         return {
             "format": FORMAT,
@@ -49,59 +58,80 @@ def create_app(coordinator: Coordinator) -> FastAPI:
             "recipes": sorted(RECIPES),
             "clusters": list(state.clusters),
             "version": state.version,
-            "layout": state.layout.to_json(),
-            "layout_digest": state.layout.digest,
+            "largest_upload": intake.largest,
+            "layout": layout.to_json(),
+            "layout_digest": layout.digest,
         }
 
     @app.put("/v1/clients/{client}")
     async def join(client: str, request: Request) -> Response:
-        replies = coordinator.join(client, await _samples(request))
-        await announce(replies)
-        return _answer(client, replies, waiting=202)
+        """Join, or say again that one is here; the answer is the task, or 202 until a round begins."""
+        if guard:
+            guard.enrolment(_credential(request))
+        samples, secret = _joining(await intake.receive_small(request.stream()), guard is not None)
+        check_client(client, samples)
+        if guard:
+            await service.run(lambda: guard.admit(client, secret))
+        return _answer(await service.join(client, samples), waiting=202)
 
     @app.get("/v1/clients/{client}/task")
     async def task(client: str, request: Request, wait: float = 0.0) -> Response:
-        coordinator.member(client)  # refuses a stranger
-        async with changed:
-            try:
-                async with asyncio.timeout(max(0.0, min(wait, 60.0))):
-                    await changed.wait_for(lambda: coordinator.recorded(client))
-            except TimeoutError:
-                return Response(status_code=204)
-        reply = _answer(client, coordinator.recorded(client), waiting=204)
-        if request.headers.get("if-none-match") == reply.headers.get("etag"):
-            return Response(status_code=304)
+        """The open task; waits for one, and is 204 if none came."""
+        if guard:
+            guard.client(_credential(request), client)
+        given = await service.wait(client, max(0.0, min(wait, settings.longest_wait)))
+        reply = _answer(given, waiting=204)
+        tag = reply.headers.get("etag")
+        if tag and request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"etag": tag})
         return reply
 
     @app.put("/v1/clients/{client}/uploads/{number}")
     async def upload(client: str, number: int, request: Request) -> Response:
-        received = decode("upload", await request.body(), Upload)
+        """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded answer."""
+        if guard:
+            guard.client(_credential(request), client)
+        intake.count(client)
+        received = decode("upload", await intake.receive(request.headers, request.stream()), Upload)
         if (received.client, received.number) != (client, number):
             raise BadFormat(
                 "an upload is sent to its own address",
                 f"client {received.client}, number {received.number} at {client}, {number}",
                 "put it there",
             )
-        replies = coordinator.receive(received)
-        await announce(replies)
-        return _answer(client, replies, waiting=202)
+        return _answer(await service.upload(received), waiting=202)
 
     @app.delete("/v1/clients/{client}")
-    async def leave(client: str) -> Response:
-        await announce(coordinator.leave(client))
+    async def leave(client: str, request: Request) -> Response:
+        """Leave."""
+        if guard:
+            guard.client(_credential(request), client)
+        await service.leave(client)
         return Response(status_code=204)
+
+    @app.get("/v1/openapi.json")
+    async def description(request: Request) -> dict[str, Any]:
+        """This interface in OpenAPI's words."""
+        if guard:
+            guard.anybody(_credential(request))
+        return app.openapi()
 
     @app.get("/healthz")
     async def healthy() -> dict[str, str]:
+        """The process is there."""
         return {"status": "ok"}
 
-    def _answer(client: str, replies: list[Reply], waiting: int) -> Response:
-        own = [reply.task for reply in replies if reply.client == client]
-        if not own:
-            return Response(status_code=waiting)
-        receipt = coordinator.state.members[client].receipt
-        tag = f'"{receipt.digest}"' if receipt else '""'
-        return Response(encode_task(own[0]), 200, {"etag": tag}, MEDIA)
+    @app.get("/readyz")
+    async def ready() -> dict[str, str]:
+        """The state is restored, and uploads are taken."""
+        return {"status": "ready"}
+
+    @app.get("/metrics")
+    async def metrics(request: Request) -> PlainTextResponse:
+        """Counters for Prometheus."""
+        if guard:
+            guard.admin(_credential(request))
+        return PlainTextResponse(_metrics(service, intake))
 
     return app
 
@@ -116,9 +146,69 @@ def decode_task(data: bytes) -> Task:
     return decode("task", data, Task)
 
 
-async def _samples(request: Request) -> int:
+def _answer(task: Task | None, waiting: int) -> Response:
+    if task is None:
+        return Response(status_code=waiting)
+    body = encode_task(task)
+    return Response(body, 200, {"etag": f'"{hashlib.sha256(body).hexdigest()}"'}, MEDIA)
+
+
+def _refuse(service: Service) -> Callable[[Request, Exception], JSONResponse]:
+    def handler(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, (Refused, StorageError))
+        service.counts.refused += 1
+        body = {"error": type(error).__name__, "rule": error.rule, "got": error.got, "remedy": error.remedy}
+        status = STATUSES[type(error)] if isinstance(error, Refused) else 507
+        headers = {"retry-after": str(error.seconds)} if isinstance(error, Busy) else {}
+        return JSONResponse(body, status, headers)
+
+    return handler
+
+
+def _closing(service: Service) -> Callable[[FastAPI], Any]:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(service.watch())
+        yield
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        service.close()
+
+    return lifespan
+
+
+def _credential(request: Request) -> str:
+    kind, _, text = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not text or not text.isascii():
+        raise Unauthorized("this needs a credential", "none", "send Authorization: Bearer ...")
+    return text.strip()
+
+
+def _joining(data: bytes, guarded: bool) -> tuple[int, str]:
+    """The number of samples and, behind a guard, the secret."""
     try:
-        body = await request.json()
-        return body["samples"]
+        body = json.loads(data)
+        return body["samples"], str(body["secret"]) if guarded else ""
     except (ValueError, KeyError, TypeError):
-        raise BadClient('a join says {"samples": n}', "no such JSON", "send the number of samples") from None
+        wanted = '{"samples": n, "secret": "..."}' if guarded else '{"samples": n}'
+        raise BadClient(f"a join says {wanted}", "no such JSON", "send it") from None
+
+
+def _metrics(service: Service, intake: Intake) -> str:
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+
+    state, desk = service.coordinator.state, service.coordinator.desk
+    registry = CollectorRegistry()
+    for name, text, value in (
+        ("version", "folds so far", state.version),
+        ("members", "clients present", state.present),
+        ("open_tasks", "tasks given and not answered", desk.open),
+        ("pending_uploads", "uploads received and not folded", len(desk.pending)),
+        ("uploads", "uploads taken since the start", service.counts.uploads),
+        ("refusals", "requests refused since the start", service.counts.refused),
+        ("snapshots", "snapshots written since the start", service.counts.snapshots),
+        ("bytes_in_flight", "bytes of bodies being received", intake.in_flight),
+    ):
+        Gauge(f"artesian_{name}", text, registry=registry).set(value)
+    return generate_latest(registry).decode()

@@ -8,10 +8,10 @@ mark remembers, and a store that is behind it is refused.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
+import sqlite3
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,8 +23,8 @@ import numpy as np
 from artesian.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
 from artesian.core import Event
 from artesian.engine import Snapshot
-from artesian.errors import MissingExtra, Refused, StorageError, StoreDamaged, StoreLocked, StoreMismatch
-from artesian.journal import Vault, storage, sync_folder
+from artesian.errors import MissingExtra, Refused, SettingError, StorageError, StoreDamaged, StoreLocked, StoreMismatch
+from artesian.journal import Vault, lock_file, storage, sync_folder
 from artesian.server.failpoints import reach
 
 try:
@@ -50,6 +50,13 @@ SNAPSHOTS = sql.Table(
     sql.Column("chain", sql.Text, nullable=False),  # of the last event it stands for
     sql.Column("digest", sql.Text, nullable=False),  # of the record and the chain together
 )
+SECRETS = sql.Table(
+    "secrets",
+    TABLES,
+    sql.Column("client", sql.Text, primary_key=True),
+    sql.Column("hash", sql.Text, nullable=False),  # of the secret the client made
+)
+SHARED = {"check_same_thread": False}  # opened by one thread, written by another, never by two at once
 SLOT = 128  # bytes of one half of the mark
 
 
@@ -93,6 +100,14 @@ class Store:
         for record in records:
             yield self._value(Event, record)
 
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The newest events as JSON values, oldest first, without their arrays."""
+        query = sql.select(EVENTS.c.record).order_by(EVENTS.c.number.desc()).limit(count)
+        with self._database():
+            records = self._db.execute(query).scalars().all()
+            self._db.rollback()
+        return [json.loads(record) for record in reversed(records)]
+
     def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
         """Write a snapshot, then drop what only older ones needed; raw uploads before it too, unless kept."""
         names: set[str] = set()
@@ -116,6 +131,19 @@ class Store:
             self._db.rollback()
         return (row["events"], self._value(Snapshot, row["record"])) if row else None
 
+    def secrets(self) -> dict[str, str]:
+        """The hash of every client's secret."""
+        with self._database():
+            rows = self._db.execute(sql.select(SECRETS)).all()
+            self._db.rollback()
+        return {row.client: row.hash for row in rows}
+
+    def add_secret(self, client: str, digest: str) -> None:
+        """Remember a client's secret, by its hash."""
+        with self._database():
+            self._db.execute(SECRETS.insert().values(client=client, hash=digest))
+            self._db.commit()
+
     def about(self) -> dict[str, Any]:
         """What the store says of itself."""
         with self._database():
@@ -133,7 +161,7 @@ class Store:
         database, mark = self.folder / "artesian.db", self.folder / "mark"
         about = {"format": FORMAT, **identity}
         with storage(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.callback(os.close, _locked(self.folder / "lock"))
             if database.exists() and not mark.exists():
                 raise StoreDamaged("a store has its mark", f"none at {mark}", "restore it")
@@ -144,7 +172,7 @@ class Store:
             self._set_mark(0, _genesis(about))
             sync_folder(self.folder)
         self.vault = Vault(self.folder / "blobs")
-        engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool)
+        engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool, connect_args=SHARED)
         sql.event.listen(engine, "connect", _prepare)
         self._held.callback(engine.dispose)
         with self._database():
@@ -259,6 +287,7 @@ class Store:
                 "the database can be written", str(error.orig), "free some space; nothing acknowledged is lost"
             ) from error
         except DatabaseError as error:
+            self._take_back()
             raise self._damaged(str(error.orig)) from error
 
     def _take_back(self) -> None:
@@ -267,14 +296,11 @@ class Store:
 
 
 def _locked(path: Path) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
+    handle = lock_file(path)
+    if handle is None:
         raise StoreLocked(
             "one server works on a store", f"{path} held by another", "stop the other, or name another store"
-        ) from None
+        )
     return handle
 
 
@@ -289,3 +315,26 @@ def _chained(chain: str, record: str) -> str:
 
 def _genesis(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode()).hexdigest()
+
+
+def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[dict[str, Any]]]:
+    """A store that no server holds: about, number of events, the newest snapshot and where it stands, last events."""
+    database = folder / "artesian.db"
+    if not database.exists():
+        raise SettingError("a store is a folder with artesian.db", str(folder), "name the folder a server wrote")
+    view = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        identity = {key: json.loads(value) for key, value in view.execute("SELECT key, value FROM about")}
+    except sqlite3.Error as error:
+        raise StoreDamaged("a store can be read", f"{error} at {database}", "restore a backup") from None
+    finally:
+        view.close()
+    store = Store(folder, {key: value for key, value in identity.items() if key != "format"})
+    try:
+        latest = store.latest()
+        if latest is None:
+            raise SettingError("a store holds a snapshot", f"none at {folder}", "start its server once")
+        done, snapshot = latest
+        return store.about(), store.count, done, snapshot, store.last(5)
+    finally:
+        store.close()

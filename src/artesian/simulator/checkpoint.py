@@ -46,5 +46,6 @@ class Checkpoint:
     found: Mapping[ClientId, Mixture]
     true: Mapping[ClientId, Mixture]
     totals: Totals
+    late_in_a_row: int
     journal: int  # records
     tables: Mapping[str, int]  # bytes

@@ -66,9 +66,10 @@ def _read_npz(path: Path) -> Samples:
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise MissingData("a data file is .npz with arrays x and y", f"{error} in {path}", "write it anew") from None
     numbers = x.dtype.kind in "fiub" and y.dtype.kind in "iu"
-    if not numbers or x.ndim != 3 or y.shape != (len(x),) or (len(y) and y.min() < 0):
+    shaped = numbers and x.ndim == 3 and x.size > 0 and y.shape == (len(x),)
+    if not shaped or y.min() < 0 or y.max() >= len(y):
         raise MissingData(
-            "x is images x height x width, y one label from 0 on for each",
+            "x is images x height x width, y one label for each, from 0 on and fewer than images",
             f"x of {x.dtype} and shape {x.shape}, y of {y.dtype} and shape {y.shape} in {path}",
             "write it anew",
         )

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from artesian.core import ClientId, Mixture, Model, Notebook, Task
 from artesian.errors import MissingExtra, WorkerLost
@@ -68,6 +68,7 @@ class Executor(Protocol):
 
     def begin(self, job: Job) -> None: ...
     def result(self, job: Job) -> Done: ...
+    def forget(self, job: Job) -> None: ...
     def close(self) -> None: ...
 
 
@@ -84,6 +85,9 @@ class Inline:
 
     def result(self, job: Job) -> Done:
         return self.place.perform(job)
+
+    def forget(self, job: Job) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -113,6 +117,11 @@ class Processes:
         except BrokenProcessPool:
             raise _lost() from None
 
+    def forget(self, job: Job) -> None:
+        begun = self._begun.pop(job.key, None)
+        if begun is not None:
+            begun.cancel()
+
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -131,12 +140,17 @@ def executor(place: Place, workers: int) -> Executor:
 @contextmanager
 def single_threaded() -> Iterator[None]:
     """Linear algebra on one thread in this process: the same bits as in a worker."""
+    with threads_limited():
+        yield
+
+
+def threads_limited() -> Any:
+    """Linear algebra on one thread from here on, until the result is left as a context."""
     try:
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError:
         raise MissingExtra("threadpoolctl", "sim") from None
-    with threadpool_limits(1):
-        yield
+    return threadpool_limits(1)
 
 
 @contextmanager
@@ -160,11 +174,12 @@ def _lost() -> WorkerLost:
 
 
 _place: Place | None = None  # of this worker process
+_limits: Any = None  # held for its life
 
 
 def _settle_in(place: Place) -> None:
-    global _place
-    _place = place
+    global _place, _limits
+    _place, _limits = place, threads_limited()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
 
 

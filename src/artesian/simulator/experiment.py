@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from artesian.core import Algorithm, Model, Plan
+from artesian.errors import SettingError
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.start import Start
 from artesian.simulator.world import World
@@ -42,6 +43,14 @@ class Experiment:
 
     def describe(self) -> dict[str, Any]:
         """The resolved configuration as JSON values."""
+        told = self._describe()
+        try:
+            described: dict[str, Any] = json.loads(json.dumps(told, allow_nan=False))
+        except (TypeError, ValueError) as error:
+            raise SettingError("settings are numbers, texts and lists of them", str(error), "mend the field") from None
+        return described
+
+    def _describe(self) -> dict[str, Any]:
         parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
         tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start")}
         numbers = {n: getattr(self, n) for n in ("name", "uploads", "evaluate_every", "snapshot_every")}
@@ -50,8 +59,8 @@ class Experiment:
     @property
     def digest(self) -> str:
         """A name for exactly these settings, whatever the experiment is called."""
-        settings = {key: value for key, value in self.describe().items() if key != "name"}
-        return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+        settings = {key: value for key, value in self.describe().items() if key not in ("name", "snapshot_every")}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def _fields(value: Any) -> tuple[Any, ...]:

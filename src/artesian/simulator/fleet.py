@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from artesian.core import ClientId, generator
@@ -27,7 +28,7 @@ class Fleet:
     slow_share: float = 0.0  # of the clients take longer, chosen by seed
     slow_factor: float = 5.0  # how many times longer
     leave_share: float = 0.0  # of the clients leave once, chosen by seed
-    leave_by: float = 0.0  # at a uniform time before this one
+    leave_by: float = 0.0  # at a uniform time, so long after they came at most
     return_after: float | None = None  # and come back so much later; None: never
     late_share: float = 0.0  # of the clients join late, chosen by seed
     late_by: float = 0.0  # at a uniform time before this one
@@ -37,13 +38,16 @@ class Fleet:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: a share is between 0 and 1")
         checks = {
-            "latency is positive": self.latency > 0,
-            "latency_max is at least latency": self.latency_max is None or self.latency_max >= self.latency,
-            "slow_factor is at least 1": self.slow_factor >= 1,
+            "latency is positive and finite": 0 < self.latency < inf,
+            "latency_max is at least latency, and finite": (
+                self.latency_max is None or self.latency <= self.latency_max < inf
+            ),
+            "slow_factor is at least 1, and finite": 1 <= self.slow_factor < inf,
             "leave_by and late_by are positive where somebody leaves or is late": (
                 (not self.leave_share or self.leave_by > 0) and (not self.late_share or self.late_by > 0)
             ),
-            "return_after is positive": self.return_after is None or self.return_after > 0,
+            "return_after is positive and finite": self.return_after is None or 0 < self.return_after < inf,
+            "leave_by and late_by are finite": 0 <= self.leave_by < inf and 0 <= self.late_by < inf,
         }
         for rule, holds in checks.items():
             if not holds:
@@ -59,6 +63,7 @@ class Habits:
     seed: int
     _turns: dict[ClientId, list[int]] = field(default_factory=dict)
     _drawn: int = 0
+    _sets: dict[str, set[ClientId]] = field(default_factory=dict)
 
     def joins_at(self, client: ClientId) -> float:
         """When this client first comes."""
@@ -67,10 +72,10 @@ class Habits:
         return float(generator(self.seed, "late", client).uniform(0, self.fleet.late_by))
 
     def leaves_at(self, client: ClientId) -> float | None:
-        """When this client goes; None: never."""
+        """When this client goes, counted from when it came; None: never."""
         if client not in self._chosen("leave", self.fleet.leave_share):
             return None
-        return float(generator(self.seed, "leave", client).uniform(0, self.fleet.leave_by))
+        return self.joins_at(client) + float(generator(self.seed, "leave", client).uniform(0, self.fleet.leave_by))
 
     def finishes_at(self, client: ClientId, number: int, now: float) -> float:
         """When a training begun now is done."""
@@ -102,6 +107,11 @@ class Habits:
         self._drawn += BLOCK
 
     def _chosen(self, purpose: str, share: float) -> set[ClientId]:
+        if purpose not in self._sets:
+            self._sets[purpose] = self._choose(purpose, share)
+        return self._sets[purpose]
+
+    def _choose(self, purpose: str, share: float) -> set[ClientId]:
         count = round(share * len(self.names))
         if not count:
             return set()

@@ -17,8 +17,8 @@ from safetensors.numpy import save
 
 import artesian
 from artesian.codec import FORMAT, check_format, contiguous, from_tree, gather, scatter, to_json, to_tree
-from artesian.errors import ResumeMismatch, RunExists, StorageError
-from artesian.journal import Journal, Vault, storage, write_file
+from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
+from artesian.journal import Journal, Vault, lock_file, storage, write_file
 
 T = TypeVar("T")
 Cell = int | float | str | None
@@ -95,17 +95,24 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.vault = Vault(path / "blobs")
+        self._journal: Journal | None = None
         with storage(path):
+            self._lock = lock_file(path / "lock")
+            if self._lock is None:
+                raise RunLocked("one process works on a run", f"{path}, held by another", "wait for it, or stop it")
             (path / "snapshots").mkdir(exist_ok=True)
+        self.vault = Vault(path / "blobs")
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """A new folder; one that holds anything already is left alone."""
         with storage(path):
             if path.exists() and not _is_fresh(path):
+                run = (path / "config.json").exists()
                 raise RunExists(
-                    "a run has a folder of its own", f"{path}, which exists", "give another --out, or --resume"
+                    "a run has a folder of its own",
+                    f"{path}, which {'holds a run' if run else 'exists and is no run folder'}",
+                    "give another --out, or --resume" if run else "give another --out",
                 )
             path.mkdir(parents=True, exist_ok=True)
         write_file(path / "config.json", json.dumps(config, indent=2).encode())
@@ -127,6 +134,15 @@ class RunFolder:
                 )
         return cls(path)
 
+    def close(self) -> None:
+        """Let go of the journal, and let another process have the folder."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     @property
     def summary(self) -> dict[str, Any] | None:
         """What the run found, once it has finished."""
@@ -137,7 +153,8 @@ class RunFolder:
         return Table(columns, self.path / f"{name}.csv", length)
 
     def journal(self) -> Journal:
-        return Journal(self.path / "journal.jsonl", sync=False)
+        self._journal = self._journal or Journal(self.path / "journal.jsonl", sync=False)
+        return self._journal
 
     def save(self, uploads: int, checkpoint: Any) -> None:
         """A snapshot; arrays that did not change are not written again, and older snapshots go."""
@@ -163,7 +180,12 @@ class RunFolder:
             return None
         data = read_json(paths[-1])
         check_format(data.get("format", 0))
-        return from_tree(kind, gather(data.get("checkpoint"), "$blob", self.vault.get))
+        try:
+            return from_tree(kind, gather(data.get("checkpoint"), "$blob", self.vault.get))
+        except BadFormat as error:
+            raise StorageError(
+                f"{paths[-1].name} is a snapshot", str(error), "restore the file, or begin anew elsewhere"
+            ) from None
 
     def finish(self, summary: Mapping[str, Any], models: Mapping[str, Mapping[str, np.ndarray]]) -> None:
         """The final models under their ordinary parameter names, then the summary that says so."""
@@ -172,7 +194,7 @@ class RunFolder:
             final.mkdir(exist_ok=True)
         for name, arrays in models.items():
             write_file(final / f"{name}.safetensors", save({n: contiguous(a) for n, a in arrays.items()}))
-        write_file(self.path / "summary.json", json.dumps(summary, indent=2).encode())
+        write_file(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False).encode())
 
     def _snapshots(self) -> list[Path]:
         return sorted((self.path / "snapshots").glob("*.json"))
@@ -204,7 +226,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _is_fresh(path: Path) -> bool:
     """Empty, or what is left of a run that was killed while it wrote its configuration."""
-    return path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json.tmp"}
+    return path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json.tmp", "lock"}
 
 
 def _difference(key: str, then: Any, now: Any) -> tuple[str, Any, Any]:

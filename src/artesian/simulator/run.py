@@ -12,7 +12,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, Event, Learner, Mixture, Notebook, Reply
 from artesian.engine import Coordinator
-from artesian.errors import Stalled, TaskClosed
+from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
@@ -34,7 +34,7 @@ class Progress:
     accuracy: float | None  # mean score of what clients drew back last
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """What a run found."""
 
@@ -45,6 +45,10 @@ class Run:
     params: Mapping[ClusterId, Params]  # the same as vectors
     mixtures: Mapping[ClientId, tuple[Mixture, Mixture | None]]  # true and found, newest
     folder: Path | None = None
+
+    def __repr__(self) -> str:
+        told = self.summary
+        return f"Run({told['preset']} {told['algorithm']} seed {told['seed']}, {told['uploads']} uploads)"
 
     def table(self) -> str:
         """The summary as two columns of text."""
@@ -82,6 +86,7 @@ class Simulation:
         self.notebooks: dict[ClientId, Notebook] = {}
         self.flights: dict[ClientId, Flight] = {}
         self.totals = Totals()
+        self._late_in_a_row = 0
         self.journal = folder.journal() if folder else None
         self.link = link(self._coordinator(checkpoint))
         if checkpoint:
@@ -111,8 +116,6 @@ class Simulation:
                 self._finish()
         finally:
             self.executor.close()
-            if self.journal:
-                self.journal.close()
         return self._result(began)
 
     def _due(self, every: int) -> bool:
@@ -136,18 +139,20 @@ class Simulation:
             case "leave":
                 self._leave(moment.client)
             case "patience":
-                self._start(self.link.expire(moment.client, moment.number))
+                self._settle(lambda: self.link.expire(moment.client, moment.number))
             case "finish":
                 return self._finish_training(moment)
         return False
 
     def _join(self, client: ClientId) -> None:
         visit = self.world.visit(self.seed, client, self.cycles.get(client, 0))
-        self._start(self.link.join(client, len(visit.train)))
+        self._settle(lambda: self.link.join(client, len(visit.train)))
 
     def _leave(self, client: ClientId) -> None:
-        self.flights.pop(client, None)
-        self._start(self.link.leave(client))
+        flight = self.flights.pop(client, None)
+        if flight is not None:
+            self.executor.forget(self._job(client, flight))
+        self._settle(lambda: self.link.leave(client))
         if self.experiment.fleet.return_after is not None:
             self.clock.at(self.clock.now + self.experiment.fleet.return_after, "join", client)
 
@@ -163,32 +168,51 @@ class Simulation:
         try:
             self._upload(client, flight, done)
         except TaskClosed:  # out of patience: ask for another
-            self.totals = replace(self.totals, late=self.totals.late + 1)
+            self._come_late(done)
             self._join(client)
             return False
+        self._late_in_a_row = 0
         return True
 
+    def _come_late(self, done: Done) -> None:
+        sent = self.totals.bytes_up + _bytes(done.fit.upload.models)
+        self.totals = replace(self.totals, late=self.totals.late + 1, bytes_up=sent)
+        self._late_in_a_row += 1
+        if self._late_in_a_row > 20 * len(self.world.names):
+            raise Stalled(
+                "a run goes on while somebody uploads in time",
+                f"{self._late_in_a_row} trainings in a row that came too late",
+                "raise patience, or shorten the latency",
+            )
+
     def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
-        version, upload = self.coordinator.state.version, done.fit.upload
-        replies = self.link.upload(upload)
-        folded = self.coordinator.state.version > version
-        self.totals = replace(
-            self.totals,
-            uploads=self.totals.uploads + 1,
-            bytes_up=self.totals.bytes_up + _bytes(upload.models),
-            notes=_summed(self.totals.notes, self.coordinator.notes if folded else {}),
-        )
-        late = version - flight.task.base
-        self.watch.note(
-            Entry(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
-        )
-        self._start(replies)
-        if folded or replies:
-            self.watch.score(self.coordinator, self.notebooks, replies)
+        late = self.coordinator.state.version - flight.task.base
+        self._settle(lambda: self._send(client, flight, done, late))
         if self._due(self.experiment.evaluate_every):
             self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
         if self.progress:
             self.progress(Progress(self.totals.uploads, self.experiment.uploads, self.watch.accuracy()))
+
+    def _send(self, client: ClientId, flight: Flight, done: Done, late: int) -> list[Reply]:
+        upload = done.fit.upload
+        replies = self.link.upload(upload)
+        sent = self.totals.bytes_up + _bytes(upload.models)
+        self.totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
+        self.watch.note(
+            Entry(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
+        )
+        return replies
+
+    def _settle(self, verb: Callable[[], list[Reply]]) -> None:
+        """After any verb: new tasks begin, and whoever's upload was folded or answered is scored."""
+        version = self.coordinator.state.version
+        replies = verb()
+        folded = self.coordinator.state.version > version
+        if folded:
+            self.totals = replace(self.totals, notes=_summed(self.totals.notes, self.coordinator.notes))
+        self._start(replies)
+        if self.watch.entries and (folded or replies):
+            self.watch.score(self.coordinator, self.notebooks, replies)
 
     def _start(self, replies: list[Reply]) -> None:
         """Clients with a new task begin to train."""
@@ -257,8 +281,10 @@ class Simulation:
             joins, leaves = self.habits.joins_at(client), self.habits.leaves_at(client)
             self.clock.at(joins, "join", client)
             if leaves is not None:
-                self.clock.at(max(joins, leaves), "leave", client)
+                self.clock.at(leaves, "leave", client)
         if self.folder:
+            assert self.journal
+            self.journal.cut(0)
             self._save(time.perf_counter())
 
     def _save(self, began: float) -> None:
@@ -278,6 +304,7 @@ class Simulation:
             found=self.watch.found,
             true=self.watch.true,
             totals=self.totals,
+            late_in_a_row=self._late_in_a_row,
             journal=self.journal.count,
             tables={"metrics": self.watch.uploads.flush(), "clusters": self.watch.looks.flush()},
         )
@@ -285,6 +312,13 @@ class Simulation:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         assert self.journal
+        self._late_in_a_row = checkpoint.late_in_a_row
+        if self.journal.count < checkpoint.journal:
+            raise JournalDamaged(
+                f"the journal holds {checkpoint.journal} records at least",
+                f"{self.journal.count} in {self.journal.path}",
+                "restore the file",
+            )
         self.journal.cut(checkpoint.journal)
         self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
         self.cycles, self.notebooks = dict(checkpoint.cycles), dict(checkpoint.notebooks)
@@ -353,19 +387,24 @@ def simulate(
 ) -> Run | None:
     """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before."""
     experiment = experiment.planned()
-    folder, checkpoint = None, None
+    folder = None
     if out is not None:
         config = configuration(experiment.describe(), seed)
         if resume and (out / "config.json").exists():
             folder = RunFolder.reopen(out, config)
             if folder.summary is not None:
+                folder.close()
                 return None
-            checkpoint = folder.load(Checkpoint)
         else:
             folder = RunFolder.create(out, config)
-    return Simulation(
-        experiment, seed, workers=workers, folder=folder, checkpoint=checkpoint, link=link, progress=progress
-    ).run()
+    try:
+        checkpoint = folder.load(Checkpoint) if folder and resume else None
+        return Simulation(
+            experiment, seed, workers=workers, folder=folder, checkpoint=checkpoint, link=link, progress=progress
+        ).run()
+    finally:
+        if folder:
+            folder.close()
 
 
 def _bytes(models: Mapping[ClusterId, Params]) -> int:

@@ -55,6 +55,7 @@ class Watch:
         }
         self._seen: dict[ClusterId, tuple[int, float]] = {}  # version and score of the last look
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
+        self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
 
     def note(self, entry: Entry) -> None:
         """An upload was accepted."""
@@ -82,7 +83,7 @@ class Watch:
 
     def accuracy(self) -> float | None:
         """The mean score of what clients drew back last."""
-        return float(np.mean(list(self._newest.values()))) if self._newest else None
+        return self._total / len(self._newest) if self._newest else None
 
     def summary(self, coordinator: Coordinator, uploads: int) -> dict[str, Any]:
         """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
@@ -103,7 +104,9 @@ class Watch:
         place, client = self.place, entry.client
         visit = place.world.visit(place.seed, client, entry.cycle)
         test = place.model.learner(visit.test.x, visit.test.y)
-        after = self._newest[client] = test.score(recipe(task.recipe).use(task, notebook))
+        after = test.score(recipe(task.recipe).use(task, notebook))
+        self._total += after - self._newest.get(client, 0.0)
+        self._newest[client] = after
         found = coordinator.state.members[client].mixture
         if found is not None:
             self.found[client] = found

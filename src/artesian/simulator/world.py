@@ -149,6 +149,11 @@ def _counts(shares: np.ndarray, samples: int) -> np.ndarray:
 def _rotated(data: str, clusters: int) -> tuple[np.ndarray, np.ndarray]:
     """All images in every rotation (clusters x images x pixels), and their labels."""
     base = images(data)
+    _, height, width = base.x.shape
+    if height != width and clusters not in (1, 2):
+        raise SettingError(
+            "images are square to be turned", f"{height} x {width} with {clusters} clusters", "crop them"
+        )
     turned = [rotate(base.x, i * 360 / clusters).reshape(len(base), -1) for i in range(clusters)]
     return np.stack(turned), base.y
 

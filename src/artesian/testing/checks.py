@@ -81,7 +81,9 @@ def restores(algorithm: Algorithm) -> None:
         kept.step()
         restarted.step()
         restarted.restart()
-        _expect(kept.coordinator.digest() == restarted.coordinator.digest(), algorithm, "a restart changed the state")
+        one, two = kept.coordinator, restarted.coordinator
+        same = one.digest() == two.digest() and list(one.state.clusters) == list(two.state.clusters)
+        _expect(same, algorithm, "a restart changed the state")
 
 
 def replays(algorithm: Algorithm) -> None:
@@ -130,6 +132,18 @@ def takes_two_of_one_client(algorithm: Algorithm) -> None:
     federation.take(federation.coordinator.receive(second))
     member = federation.coordinator.state.members[client]
     _expect(member.answered == second.number, algorithm, "the second upload was not taken")
+
+
+def survives_leaving_untrained(algorithm: Algorithm) -> None:
+    """Whoever leaves before its first upload and comes back can still work."""
+    federation = _federation(algorithm)
+    client = sorted(federation.tasks)[0]
+    federation.tasks.pop(client)
+    federation.take(federation.coordinator.leave(client))
+    federation.take(federation.coordinator.join(client, 10))
+    for _ in range(_uploads(algorithm)):
+        federation.step()
+    _expect(federation.coordinator.state.version > 0, algorithm, "nothing was folded any more")
 
 
 def survives_leaving(algorithm: Algorithm) -> None:
@@ -254,6 +268,7 @@ CHECKS: dict[str, Callable[[Algorithm], None]] = {
         folds_a_retry_once,
         takes_two_of_one_client,
         survives_leaving,
+        survives_leaving_untrained,
         refuses_strangers,
         refuses_bad_uploads,
         serves_one_client,

@@ -19,12 +19,14 @@ class InProcess:
 
     def __init__(self, coordinator: Coordinator) -> None:
         from artesian.server.app import create_app, decode_task
+        from artesian.server.service import Service
 
         self.coordinator = coordinator
+        self._service = Service(coordinator)
         self._decode = decode_task
         self._waiting: set[ClientId] = set()
         self._runner = asyncio.Runner()
-        transport = httpx.ASGITransport(app=create_app(coordinator), raise_app_exceptions=True)
+        transport = httpx.ASGITransport(app=create_app(self._service), raise_app_exceptions=True)
         self._http = httpx.AsyncClient(transport=transport, base_url="http://in-process")
 
     def join(self, client: ClientId, samples: int) -> list[Reply]:
@@ -48,6 +50,7 @@ class InProcess:
         """Let go of the event loop."""
         self._runner.run(self._http.aclose())
         self._runner.close()
+        self._service.close()
 
     def _answers(self, client: ClientId, response: httpx.Response) -> list[Reply]:
         if response.status_code != 200:

@@ -1,0 +1,1 @@
+"""A federation from a client's side: refresh when you want to."""

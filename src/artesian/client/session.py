@@ -1,0 +1,217 @@
+"""A client's session with a federation. It saves before it sends, and can die anywhere in between.
+
+A home folder keeps who the client is (`identity.json`, made before it first joins), the newest task, its notebook, and
+an upload on its way. After any crash, `refresh` asks for the open task first: an upload that was taken is dropped, one
+that was not is sent again as it was, and nothing is ever trained or counted twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+
+from artesian.client.transport import Transport
+from artesian.codec import FORMAT, check_format, decode, encode
+from artesian.core import ClientId, Ensemble, Learner, Notebook, Task, Upload
+from artesian.errors import BadFormat, Conflict, SettingError, StorageError, TaskClosed, UnknownTask
+from artesian.journal import storage, write_file
+from artesian.params import Layout, Params
+from artesian.recipes import recipe
+
+
+@dataclass(frozen=True)
+class Spool:
+    """An upload on its way, and the notebook its training left behind."""
+
+    upload: Upload
+    notebook: Notebook
+
+
+def connect(
+    url: str, *, token: str, home: str | Path, client: ClientId | None = None, patience: float = 60.0, **options: Any
+) -> Session:
+    """A session with the server at `url`; `home` is this client's own folder, and keeps it the same client."""
+    return Session(Transport(url, patience, **options), token, Path(home), client)
+
+
+class Session:
+    """One client of one federation."""
+
+    def __init__(self, transport: Transport, token: str, home: Path, client: ClientId | None = None) -> None:
+        self.transport, self.token, self.home = transport, token, home
+        with storage(home):
+            home.mkdir(parents=True, exist_ok=True)
+        self.client, self._secret = self._identity(client)
+        self._layout: Layout | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections; the federation keeps the member."""
+        self.transport.close()
+
+    @property
+    def layout(self) -> Layout:
+        """How the federation's models are laid out; asked for once, then kept at home."""
+        if self._layout is None:
+            path = self.home / "federation.json"
+            if not path.exists():
+                told = self.transport.send("GET", "/v1/federation", self.token).content
+                Layout.from_json(json.loads(told)["layout"])
+                write_file(path, told)
+            self._layout = Layout.from_json(json.loads(_read(path))["layout"])
+        return self._layout
+
+    def task(self, samples: int = 0, wait: float = 30.0) -> Task | None:
+        """The open task, joining if need be and waiting for a round so long; None if there is none yet."""
+        joined = (self.home / "joined").exists()
+        answer = self._ask_for_task(0) if joined else self._join(samples)
+        if joined and answer.status_code == 204:
+            answer = self._join(samples)  # withdrawn meanwhile, perhaps: say again that we are here
+        if answer.status_code != 200 and wait:
+            answer = self._ask_for_task(wait)
+        return self._keep(answer) if answer.status_code == 200 else None
+
+    def upload(self, upload: Upload) -> Task | None:
+        """Send an upload, saved first; the next task, or None while a round is open."""
+        return self._send(self._save(Spool(upload, self._notebook())))
+
+    def refresh(self, learner: Learner, wait: float = 30.0) -> Ensemble:
+        """Train by the task's recipe, upload, and return what to predict with now.
+
+        Without a task (a round is still open) it is what the client has.
+        """
+        task = self.task(learner.samples, wait)
+        if task is None:
+            return self.held()
+        spool = self._spool()
+        if spool is not None and spool.upload.number < task.number:  # it was taken: the answer is this task
+            self._taken(spool)
+            return self.held()
+        if spool is None:
+            fit = recipe(task.recipe).fit(self.layout, self.client, task, learner, self._notebook())
+            spool = self._save(Spool(fit.upload, fit.notebook))
+        self._send(spool)
+        return self.held()
+
+    def held(self) -> Ensemble:
+        """What the client has at home to predict with, without asking anybody."""
+        data = self._stored("task")
+        if data is None:
+            raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
+        task = decode("task", data, Task)
+        return recipe(task.recipe).use(task, self._notebook())
+
+    def draw(self, samples: int = 0) -> Params:
+        """The one model this client predicts with, fetched if there is none at home yet."""
+        if self._stored("task") is None and self.task(samples) is None:
+            raise SettingError("a client has a task", "none yet: a round is to begin", "try again later")
+        ((_, params),) = self.held()
+        return params
+
+    def leave(self) -> None:
+        """Leave the federation. Joining again later goes on under the same name."""
+        self.transport.send("DELETE", self._path(), self._secret)
+        (self.home / "joined").unlink(missing_ok=True)
+
+    # at home
+
+    def _identity(self, client: ClientId | None) -> tuple[ClientId, str]:
+        path = self.home / "identity.json"
+        if not path.exists():
+            made = {"format": FORMAT, "client": client or secrets.token_hex(8), "secret": secrets.token_urlsafe(32)}
+            made["url"] = self.transport.url
+            write_file(path, json.dumps(made).encode())
+            path.chmod(0o600)
+        try:
+            told = json.loads(_read(path))
+            check_format(told["format"])
+            known, secret, url = told["client"], told["secret"], told["url"]
+        except (ValueError, KeyError, TypeError):
+            raise StorageError("identity.json says who this client is", str(path), "restore it") from None
+        if url != self.transport.url or (client is not None and client != known):
+            raise SettingError(
+                f"{self.home} is the home of one client of one server",
+                f"{known} of {url}",
+                "give each client and server a home of its own",
+            )
+        return known, secret
+
+    def _path(self) -> str:
+        return f"/v1/clients/{quote(self.client, safe='')}"
+
+    def _join(self, samples: int) -> httpx.Response:
+        body = {"samples": samples, "secret": self._secret}
+        answer = self.transport.send("PUT", self._path(), self.token, json=body)
+        write_file(self.home / "joined", b"")
+        return answer
+
+    def _ask_for_task(self, wait: float) -> httpx.Response:
+        return self.transport.send("GET", f"{self._path()}/task?wait={wait:g}", self._secret)
+
+    def _save(self, spool: Spool) -> Spool:
+        """On disk before it is sent."""
+        write_file(self.home / "spool", encode("spool", spool))
+        return spool
+
+    def _send(self, spool: Spool) -> Task | None:
+        upload = spool.upload
+        path = f"{self._path()}/uploads/{upload.number}"
+        try:
+            answer = self.transport.send("PUT", path, self._secret, content=encode("upload", upload))
+        except (TaskClosed, UnknownTask, Conflict):
+            self._drop_spool()  # the server went on without it: the next refresh starts afresh
+            raise
+        task = self._keep(answer) if answer.status_code == 200 else None
+        self._taken(spool)
+        return task
+
+    def _taken(self, spool: Spool) -> None:
+        """The server has it: what the training left behind counts from now on."""
+        if spool.notebook.own is not None:
+            write_file(self.home / "notebook", encode("notebook", spool.notebook))
+        self._drop_spool()
+
+    def _drop_spool(self) -> None:
+        with storage(self.home):
+            (self.home / "spool").unlink(missing_ok=True)
+
+    def _keep(self, answer: httpx.Response) -> Task:
+        """A task is used only once it is whole, sound, and at home."""
+        data, tag = answer.content, answer.headers.get("etag", "").strip('"')
+        if hashlib.sha256(data).hexdigest() != tag:
+            raise BadFormat("a task arrives as it was sent", "other bytes", "fetch it again")
+        task = decode("task", data, Task)
+        for params in task.models.values():
+            self.layout.check(params)
+        recipe(task.recipe)
+        write_file(self.home / "task", data)
+        return task
+
+    def _spool(self) -> Spool | None:
+        data = self._stored("spool")
+        return None if data is None else decode("spool", data, Spool)
+
+    def _notebook(self) -> Notebook:
+        data = self._stored("notebook")
+        return Notebook() if data is None else decode("notebook", data, Notebook)
+
+    def _stored(self, name: str) -> bytes | None:
+        path = self.home / name
+        return _read(path) if path.exists() else None
+
+
+def _read(path: Path) -> bytes:
+    with storage(path):
+        return path.read_bytes()

@@ -1,0 +1,153 @@
+"""The service around a coordinator: measuring in a pool, folding by one writer, events durable before the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, TypeVar
+
+from artesian.core import ClientId, Event, Reply, Task, Upload
+from artesian.engine import Coordinator
+from artesian.errors import StorageError
+from artesian.server.failpoints import reach
+from artesian.server.federation import Federation
+from artesian.server.store import Store
+
+T = TypeVar("T")
+
+
+@dataclass
+class Counts:
+    """What the service has done since it started."""
+
+    uploads: int = 0
+    refused: int = 0
+    snapshots: int = 0
+
+
+class Service:
+    """One federation, served. All verbs may be called at once; what changes the state goes through one thread."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        store: Store | None = None,
+        *,
+        snapshot_every: int = 100,
+        keep_uploads: bool = False,
+        measurers: int = 2,
+    ) -> None:
+        self.coordinator, self.store = coordinator, store
+        self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
+        self.counts = Counts()
+        self._since_snapshot = 0
+        self._writer = ThreadPoolExecutor(1, "writer")
+        self._measurers = ThreadPoolExecutor(measurers, "measurer")
+        self._changed = asyncio.Condition()
+        if store is not None:
+            coordinator.record = self._record
+
+    @classmethod
+    def open(cls, federation: Federation, store: Store, **options: Any) -> Self:
+        """Begin a federation in an empty store, or go on with the one that is there, exactly where it was."""
+        latest = store.latest()
+        if latest is None:
+            coordinator, done = federation.begin(), 0
+            store.save(coordinator.snapshot())
+        else:
+            done, snapshot = latest
+            coordinator = Coordinator.restore(federation.algorithm, snapshot, **federation.options())
+        for event in store.events(done):
+            coordinator.replay(event)
+        return cls(coordinator, store, **options)
+
+    async def join(self, client: ClientId, samples: int) -> Task | None:
+        """The client's task, or None until a round begins."""
+        return self._own(client, await self._write(lambda: self.coordinator.join(client, samples)))
+
+    async def upload(self, upload: Upload) -> Task | None:
+        """Admit, measure beside other uploads, fold; the next task, or None while a round is open."""
+        receipt = await self._write(lambda: self.coordinator.admit(upload), notify=False)
+        if receipt is None:  # a retry
+            return self._own(upload.client, self.coordinator.recorded(upload.client))
+        loop = asyncio.get_running_loop()
+        measured = await loop.run_in_executor(self._measurers, self.coordinator.measure, upload, receipt)
+        replies = await self._write(lambda: self._fold(lambda: self.coordinator.upload(measured)))
+        self.counts.uploads += 1
+        reach("between-change-and-answer")
+        return self._own(upload.client, replies)
+
+    async def leave(self, client: ClientId) -> None:
+        """The client is gone."""
+        await self._write(lambda: self._fold(lambda: self.coordinator.leave(client)))
+
+    async def wait(self, client: ClientId, seconds: float) -> Task | None:
+        """The client's open task, waiting for it so long at most."""
+        self.coordinator.member(client)
+        async with self._changed:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait_for(lambda: self.coordinator.recorded(client))
+            except TimeoutError:
+                return None
+        return self._own(client, self.coordinator.recorded(client))
+
+    async def watch(self) -> None:
+        """Let tasks expire that stay open longer than the pace's patience; each expiry is an event."""
+        patience = self.coordinator.pace.patience
+        since: dict[tuple[ClientId, int], float] = {}
+        while patience is not None:
+            now, members = time.monotonic(), await self.run(lambda: dict(self.coordinator.state.members))
+            opened = {(c, m.receipt.number) for c, m in members.items() if m.receipt is not None}
+            since = {key: since.get(key, now) for key in opened}
+            for client, number in sorted(key for key, then in since.items() if now - then >= patience):
+                await self._write(partial(self._fold, partial(self.coordinator.expire, client, number)))
+            await asyncio.sleep(min(1.0, patience / 4))
+
+    async def run(self, change: Callable[[], T]) -> T:
+        """Do something in the writer's turn."""
+        return await self._write(change, notify=False)
+
+    def close(self) -> None:
+        """Finish what is under way, take a snapshot, let go of everything."""
+        self._measurers.shutdown()
+        if self.store is not None:
+            self._writer.submit(self._save).result()
+        self._writer.shutdown()
+        if self.store is not None:
+            self.store.close()
+
+    # inside
+
+    def _own(self, client: ClientId, replies: list[Reply]) -> Task | None:
+        return next((reply.task for reply in replies if reply.client == client), None)
+
+    async def _write(self, change: Callable[[], T], notify: bool = True) -> T:
+        result = await asyncio.get_running_loop().run_in_executor(self._writer, change)
+        if notify:
+            async with self._changed:
+                self._changed.notify_all()
+        return result
+
+    def _fold(self, change: Callable[[], T]) -> T:
+        result = change()
+        self._since_snapshot += 1
+        if self.store is not None and self._since_snapshot >= self.snapshot_every:
+            with suppress(StorageError):  # the upload is safe in its event; the snapshot is tried again
+                self._save()
+        return result
+
+    def _save(self) -> None:
+        assert self.store is not None
+        self.store.save(self.coordinator.snapshot(), keep_uploads=self.keep_uploads)
+        self._since_snapshot = 0
+        self.counts.snapshots += 1
+
+    def _record(self, event: Event) -> None:
+        assert self.store is not None
+        self.store.append(event)

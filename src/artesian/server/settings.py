@@ -1,0 +1,31 @@
+"""The deployment settings of a server. The science is in the federation; these are limits and habits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server allows, and how it keeps its store."""
+
+    snapshot_every: int = 100  # folds between two snapshots
+    keep_uploads: bool = False  # keep raw uploads after a snapshot stands for them
+    measurers: int = 2  # uploads measured at once
+    bytes_in_flight: int = 1 << 29  # of request bodies being received, all together
+    slowest: float = 20_000.0  # bytes per second a body must arrive with
+    grace: float = 10.0  # seconds on top of that
+    uploads_per_minute: float | None = None  # of one client; None: as many as it likes
+    longest_wait: float = 60.0  # seconds of a long poll
+    cors: tuple[str, ...] = ()  # origins whose pages may call the server
+
+    def __post_init__(self) -> None:
+        checks = {
+            "snapshot_every and measurers are at least 1": self.snapshot_every >= 1 and self.measurers >= 1,
+            "bytes_in_flight, slowest and grace are positive": min(self.bytes_in_flight, self.slowest, self.grace) > 0,
+            "uploads_per_minute is positive": self.uploads_per_minute is None or self.uploads_per_minute > 0,
+            "longest_wait is at least 0": self.longest_wait >= 0,
+        }
+        for rule, holds in checks.items():
+            if not holds:
+                raise ValueError(f"{rule}, and it is not so here")

@@ -1,0 +1,146 @@
+"""Serving from the command line: a federation by name, a store by path, and uvicorn around them."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from artesian.errors import MissingExtra, SettingError, UserError
+from artesian.experiments import imported, parse_change, settings_of
+from artesian.server.app import create_app
+from artesian.server.federation import Federation
+from artesian.server.guard import Guard, Tokens
+from artesian.server.service import Service
+from artesian.server.settings import Settings
+from artesian.server.store import Store, read_store
+
+
+def serve(
+    source: str,
+    folder: Path,
+    host: str,
+    port: int,
+    cert: Path | None = None,
+    key: Path | None = None,
+    insecure: bool = False,
+    changes: Sequence[str] = (),
+) -> None:
+    """Serve until told to stop; then finish what is under way and take a snapshot."""
+    try:
+        import uvicorn
+    except ModuleNotFoundError:
+        raise MissingExtra("uvicorn", "server") from None
+
+    settings = settings_of(Settings, dict(parse_change(change) for change in changes), "the server")
+    _check_transport(host, cert, key, insecure)
+    federation = load_federation(source)
+    store = Store(folder, federation.identity)
+    try:
+        service = Service.open(
+            federation,
+            store,
+            snapshot_every=settings.snapshot_every,
+            keep_uploads=settings.keep_uploads,
+            measurers=settings.measurers,
+        )
+        listener = _listen(host, port)
+        guard = Guard(first_tokens(folder), store)
+    except BaseException:
+        store.close()
+        raise
+    scheme = "https" if cert else "http"
+    print(f"serving {federation.name} at {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+    config = uvicorn.Config(
+        create_app(service, guard, settings),
+        log_level="warning",
+        ssl_certfile=cert,
+        ssl_keyfile=key,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=8,
+    )
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more when it is done
+        signal.signal(number, lambda *_: sys.exit(0))
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def load_federation(source: str) -> Federation:
+    """The federation of `module:name`: a value, or a function that makes one."""
+    found = imported(source, {}, "federation")
+    try:
+        found = found() if callable(found) else found
+    except Exception as error:  # the operator's own code may fail in any way
+        raise SettingError(f"{source} makes a Federation", f"{type(error).__name__}: {error}", "mend it") from None
+    if not isinstance(found, Federation):
+        raise SettingError("module:name is a Federation, or makes one", type(found).__name__, "see the how-to")
+    return found
+
+
+def first_tokens(folder: Path) -> Tokens:
+    """The tokens of a store; the first start makes two and shows them once."""
+    tokens = Tokens(folder / "tokens.json")
+    if not tokens.all():
+        for scope in ("enrol", "admin"):
+            print(
+                f"{scope} token, shown this once: {tokens.make(scope, 'first-' + scope)}", file=sys.stderr, flush=True
+            )
+    return tokens
+
+
+def describe(folder: Path) -> dict[str, Any]:
+    """What a store holds, for people and scripts."""
+    about, count, done, snapshot, events = read_store(folder)
+    state = snapshot.state
+    return {
+        **about,
+        "events": count,
+        "snapshot_at": done,
+        "version": state.version,
+        "clusters": [
+            {"name": k, "updated": c.updated, "updates": c.updates, "loss": c.loss} for k, c in state.clusters.items()
+        ],
+        "members": [
+            {
+                "client": client,
+                "samples": m.samples,
+                "answered": m.answered,
+                "open": m.receipt.number if m.receipt else None,
+                "present": m.present,
+                "mixture": m.mixture,
+            }
+            for client, m in sorted(state.members.items())
+        ],
+        "last": [{"kind": event["kind"], "client": event["client"]} for event in events],
+    }
+
+
+def _check_transport(host: str, cert: Path | None, key: Path | None, insecure: bool) -> None:
+    """Plain HTTP stays on this machine unless the operator insists."""
+    if (cert is None) != (key is None):
+        raise SettingError("--tls-cert and --tls-key go together", "one of them", "give both")
+    try:
+        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        local = False
+    if not local and cert is None and not insecure:
+        raise SettingError(
+            "plain HTTP stays on this machine", host, "give --tls-cert and --tls-key, or --insecure behind a proxy"
+        )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        raise UserError(
+            "the address is free to listen on", f"{error.strerror} at {host}:{port}", "choose another"
+        ) from None
+    return listener

@@ -1,0 +1,271 @@
+"""The client library against a real application: it saves before it sends, and survives what happens in between."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from artesian.algorithms import CDFL, FedAvg, Local
+from artesian.client.session import Session
+from artesian.client.transport import Transport
+from artesian.codec import encode
+from artesian.core import Upload
+from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
+from artesian.server.app import create_app
+from artesian.server.federation import Federation
+from artesian.server.guard import Guard, Tokens
+from artesian.server.service import Service
+from artesian.server.store import Store
+from artesian.testing import ToyModel, ToyWorld
+
+MODEL, WORLD = ToyModel(), ToyWorld(4)
+
+
+class Web:
+    """The application on an event loop of its own."""
+
+    def __init__(self, app) -> None:
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def request(self, *arguments, **options) -> httpx.Response:
+        asked = self.http.request(*arguments, **options)
+        return asyncio.run_coroutine_threadsafe(asked, self.loop).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.http.aclose(), self.loop).result()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+        self.loop.close()
+
+
+class Wire(httpx.BaseTransport):
+    """The application behind a wire that can be cut before or after a request goes through, or lie."""
+
+    def __init__(self, client: Web) -> None:
+        self.client, self.cut, self.after, self.spoil, self.seen = client, 0, 0, None, []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append((request.method, request.url.path))
+        if self.cut:
+            self.cut -= 1
+            raise httpx.ConnectError("cut")
+        told = self.client.request(
+            request.method, str(request.url.raw_path, "ascii"), headers=dict(request.headers), content=request.read()
+        )
+        if self.after:
+            self.after -= 1
+            raise httpx.ReadError("cut after it was taken")
+        body = self.spoil(told.content) if self.spoil else told.content
+        return httpx.Response(told.status_code, headers={"etag": told.headers.get("etag", "")}, content=body)
+
+
+class Home:
+    """A server, a wire to it, and a client's home."""
+
+    def __init__(self, folder: Path, algorithm=None) -> None:
+        self.folder = folder
+        proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
+        served = Federation(MODEL, algorithm or CDFL(), proxies, [MODEL.start(0), MODEL.start(1)])
+        self.store = Store(folder / "store", served.identity)
+        self.service = Service.open(served, self.store)
+        self.tokens = Tokens(folder / "store" / "tokens.json")
+        self.token = self.tokens.make("enrol", "e")
+        self.web = Web(create_app(self.service, Guard(self.tokens, self.store)))
+        self.wire = Wire(self.web)
+
+    def close(self) -> None:
+        self.web.close()
+        self.service.close()
+
+    @property
+    def state(self):
+        return self.service.coordinator.state
+
+    def session(self, name: str = "c0", patience: float = 5.0) -> Session:
+        transport = Transport("http://test", patience, transport=self.wire)
+        return Session(transport, self.token, self.folder / name, name)
+
+    def learner(self, name: str = "c0", cycle: int = 0):
+        visit = WORLD.visit(0, name, cycle)
+        return MODEL.learner(visit.train.x, visit.train.y)
+
+
+@pytest.fixture
+def home(tmp_path):
+    made = Home(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_client_draws_trains_uploads_and_draws_again(home) -> None:
+    with home.session() as session:
+        first = session.draw()
+        ((weight, second),) = session.refresh(home.learner())
+        assert weight == 1.0
+        assert not np.array_equal(first, second)
+        assert np.array_equal(session.draw(), second)
+        assert home.state.version == 1
+        assert home.state.members["c0"].answered == 1
+        assert session.layout.digest == MODEL.layout.digest
+
+
+def test_it_is_the_same_client_after_a_restart_and_its_home_keeps_it_so(home) -> None:
+    home.session().refresh(home.learner())
+    again = home.session()
+    again.refresh(home.learner())
+    assert list(home.state.members) == ["c0"]
+    with pytest.raises(SettingError, match="home of its own"):
+        Session(again.transport, home.token, home.folder / "c0", "another")
+    (home.folder / "c0" / "identity.json").write_text("{")
+    with pytest.raises(StorageError, match="who this client is"):
+        home.session()
+
+
+def test_it_works_offline_in_between(home) -> None:
+    ((_, held),) = home.session().refresh(home.learner())
+    home.wire.cut = 10**6
+    offline = home.session(patience=0.3)
+    assert np.array_equal(offline.held()[0][1], held)
+    with pytest.raises(Unreachable, match="try again later"):
+        offline.refresh(home.learner())
+
+
+def test_a_server_that_is_down_at_first_is_waited_for(home) -> None:
+    home.wire.cut = 3
+    assert home.session().draw() is not None
+    assert len(home.wire.seen) >= 4
+
+
+def test_an_answer_lost_on_the_way_is_asked_for_again_and_folded_once(home) -> None:
+    session = home.session()
+    session.task(5)
+    home.wire.after = 2  # the upload is taken, and its answer lost, twice
+    session.refresh(home.learner())
+    assert home.state.version == 1
+    assert home.state.members["c0"].answered == 1
+
+
+class Dies(Exception):
+    pass
+
+
+@pytest.mark.parametrize("place", ["before-sending", "after-it-was-taken", "before-it-was-saved"])
+def test_killed_anywhere_nothing_is_counted_or_trained_twice(tmp_path, monkeypatch, place) -> None:
+    home = Home(tmp_path, Local())
+    session = home.session()
+    session.refresh(home.learner())
+    trained = []
+    learner = home.learner()
+    monkeypatch.setattr(type(learner), "train", counted(trained, type(learner).train))
+
+    def die(*_, **__):
+        raise Dies
+
+    with monkeypatch.context() as patch:
+        name = {"before-sending": "_send", "after-it-was-taken": "_taken", "before-it-was-saved": "_save"}[place]
+        patch.setattr(Session, name, die)
+        with pytest.raises(Dies):
+            session.refresh(learner)
+    home.session().refresh(learner)
+    answered = home.state.members["c0"].answered
+    assert answered == 2
+    assert len(trained) == (2 if place == "before-it-was-saved" else 1)
+    own = home.session()._notebook().own
+    steps = MODEL.layout.unpack(own)["steps"]
+    assert steps == 2**53 + 1 + 2  # two trainings count, whatever was lost
+    home.close()
+
+
+def counted(seen: list, train):
+    def wrapper(self, *args, **options):
+        seen.append(1)
+        return train(self, *args, **options)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda _: b"",
+        lambda data: data[:-4] + b"\xff\xff\xff\x7f" if data else data,
+    ],
+)
+def test_a_half_or_unsound_model_is_never_kept(home, spoil) -> None:
+    session = home.session()
+    session.draw()
+    before = (home.folder / "c0" / "task").read_bytes()
+    session.layout  # noqa: B018 (asked for while the wire is sound)
+    home.wire.spoil = spoil
+    with pytest.raises((BadFormat, NotFinite)):
+        session.task()
+    assert (home.folder / "c0" / "task").read_bytes() == before
+
+
+def test_a_wrong_token_and_a_page_that_is_no_server(home) -> None:
+    session = home.session()
+    session.token = "nonsense"
+    with pytest.raises(Unauthorized, match="enrolment token"):
+        session.task(5)
+    home.wire.spoil = lambda _: b"<html>"
+    with pytest.raises(BadFormat, match="Artesian server"):
+        session.task(5)
+
+
+def test_a_withdrawn_task_is_dropped_and_the_next_refresh_starts_afresh(home) -> None:
+    session = home.session()
+    task = session.task(5)
+    upload = Upload("c0", task.number, 5, {"blend": task.models["blend"]})
+    home.service.coordinator.expire("c0", task.number)
+    with pytest.raises(TaskClosed):
+        session.upload(upload)
+    assert not (home.folder / "c0" / "spool").exists()
+    session.refresh(home.learner())
+    assert home.state.members["c0"].answered == 2
+
+
+def test_rounds_are_waited_for(tmp_path) -> None:
+    home = Home(tmp_path, FedAvg(clients_per_round=2))
+    one, two = home.session("c0"), home.session("c1")
+    with pytest.raises(SettingError, match="drawn a model"):
+        one.refresh(home.learner("c0"), wait=0)
+    waiting = threading.Thread(target=lambda: one.refresh(home.learner("c0"), wait=20))
+    waiting.start()
+    two.refresh(home.learner("c1"))
+    waiting.join()
+    assert home.state.version == 1
+    one.leave()
+    assert home.state.present == 1
+    home.close()
+
+
+def test_a_full_disk_at_home_loses_nothing(home, monkeypatch) -> None:
+    session = home.session()
+    session.refresh(home.learner())
+    before = {path.name: path.read_bytes() for path in (home.folder / "c0").iterdir()}
+
+    def full(*_):
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("artesian.client.session.write_file", full)
+        with pytest.raises(StorageError):
+            session.refresh(home.learner())
+    assert {path.name: path.read_bytes() for path in (home.folder / "c0").iterdir()} == before
+    session.refresh(home.learner())
+    assert home.state.members["c0"].answered == 2
+
+
+def test_messages_of_a_client_are_what_the_server_reads(home) -> None:
+    session = home.session()
+    task = session.task(5)
+    reply = session.upload(Upload("c0", task.number, 5, {"blend": task.models["blend"]}))
+    assert reply.number == 2
+    assert encode("task", reply) == (home.folder / "c0" / "task").read_bytes()
