@@ -156,6 +156,7 @@ def demo(
         found = found or run
     assert found is not None
     out.print(_mixtures(found))
+    out.print("(with four clusters CDFL's default amplifier says 0.50 at most: see docs/algorithms/cdfl.md)\n")
     _print_comparison(summaries)
     down, clusters = found.summary["bytes_down"], len(found.models)
     out.print(
