@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from artesian.params import Layout as Layout
     from artesian.simulator.experiment import Experiment as Experiment
     from artesian.simulator.fleet import Fleet as Fleet
-    from artesian.simulator.run import Run as Run
+    from artesian.simulator.result import Run as Run
     from artesian.simulator.start import Start as Start
     from artesian.simulator.world import Rotated as Rotated
 
@@ -42,7 +42,7 @@ _HOMES = {
     "Fleet": "simulator.fleet",
     "Layout": "params",
     "Plan": "core",
-    "Run": "simulator.run",
+    "Run": "simulator.result",
     "Start": "simulator.start",
     "connect": "client.session",
     "load": "experiments",

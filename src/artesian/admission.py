@@ -9,11 +9,14 @@ from artesian.core import ClientId, Member, Receipt, State, Upload
 from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
 from artesian.recipes import recipe
 
+METRICS = 64  # numbers a client may send along
+
 
 def check_client(client: ClientId, samples: int) -> None:
     """An id that can be shown and stored, and a count that can be weighed."""
-    if not (isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()):
-        raise BadClient("a client id is 1 to 200 printable characters", repr(client)[:80], "choose another")
+    named = isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()
+    if not named or "/" in client or client in (".", ".."):
+        raise BadClient("a client id is 1 to 200 printable characters, no slash", repr(client)[:80], "choose another")
     if type(samples) is not int or not 0 <= samples < 1 << 53:
         raise BadClient("samples is a whole number from 0 on", repr(samples), "send the number of samples")
 
@@ -30,6 +33,8 @@ def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
         )
     for params in upload.models.values():
         state.layout.check(params)
+    if len(upload.metrics) > METRICS or any(len(name) > 100 for name in upload.metrics):
+        raise BadClient(f"an upload has {METRICS} metrics at most, with short names", "more", "leave some out")
     if not all(isfinite(number) for number in upload.metrics.values()):
         raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
     for cluster, share in (upload.mixture or {}).items():

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
-import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import artesian
+from artesian.display import COLUMNS, KEYS, err, grouped, mixtures_of, out, print_comparison, progress_of, show
 from artesian.errors import ArtesianError, SettingError
 
 if TYPE_CHECKING:
     from artesian.simulator.experiment import Experiment
-    from artesian.simulator.run import Progress, Run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -31,25 +27,7 @@ app = typer.Typer(
     help="Federated learning on tap: simulate, compare, and look around.",
     epilog="Start with: artesian demo. Then: artesian simulate digits-4 --out runs/first",
 )
-WIDE = 140  # columns, where no terminal says how many there are
-out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
-err = Console(stderr=True, soft_wrap=True)
-
-COLUMNS = {
-    "client_before": "before",
-    "client_after": "after",
-    "cluster": "cluster",
-    "kl": "KL",
-    "kl_uniform": "KL even",
-    "virtual_time": "time",
-    "bytes_up": "MB up",
-    "bytes_down": "MB down",
-    "wall_seconds": "seconds",
-}
 TRACEBACK = "ARTESIAN_TRACEBACK"  # set it to see a failure's whole traceback
-KEYS = ("algorithm", "preset", "uploads", "settings")  # what makes runs the same but for their seed
-UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
-DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -126,7 +104,7 @@ def simulate(
             sys.stdout.write(json.dumps(summary) + "\n")
             sys.stdout.flush()
     if not as_json:
-        _print_comparison(summaries)
+        print_comparison(summaries)
         out.print(f"kept in {folder}" if folder else "not kept: give --out FOLDER to keep a run", highlight=False)
 
 
@@ -149,15 +127,15 @@ def demo(
     summaries, found = [], None
     for name in ("cdfl", "fedbuff", "local"):
         experiment = load("digits-4", [f"algorithm.name={name}", f"uploads={uploads}"])
-        with _progress(name) as progress:
+        with progress_of(name) as progress:
             run = run_simulation(experiment, seed=0, workers=workers, progress=progress)
         assert run is not None
         summaries.append(dict(run.summary))
         found = found or run
     assert found is not None
-    out.print(_mixtures(found))
+    out.print(mixtures_of(found))
     out.print("(with four clusters CDFL's default amplifier says 0.50 at most: see docs/algorithms/cdfl.md)\n")
-    _print_comparison(summaries)
+    print_comparison(summaries)
     down, clusters = found.summary["bytes_down"], len(found.models)
     out.print(
         f"One model down per upload: {down / 1e6:.1f} MB, where sending all {clusters} clusters would take "
@@ -178,9 +156,9 @@ def compare(
     paths = dict.fromkeys(path.resolve() for run in runs for path in _finished(run))
     summaries = _unique(_summary(path, read_json(path)) for path in paths)
     if as_json:
-        sys.stdout.write(json.dumps(_grouped(summaries)) + "\n")
+        sys.stdout.write(json.dumps(grouped(summaries)) + "\n")
     else:
-        _print_comparison(summaries)
+        print_comparison(summaries)
 
 
 @app.command()
@@ -192,7 +170,7 @@ def algorithms(as_json: AsJson = False) -> None:
         return
     table = Table("name", "what it is", "pace", "settings and defaults", box=None)
     for row in rows:
-        settings = ", ".join(f"{key}={_show(value)}" for key, value in row["settings"].items())
+        settings = ", ".join(f"{key}={show(value)}" for key, value in row["settings"].items())
         table.add_row(row["name"], row["summary"], row["pace"], settings)
     out.print(table)
 
@@ -291,12 +269,12 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
         out.print(f"{key:12} {told[key]}", highlight=False)
     clusters = Table("cluster", "updated at", "updates", "loss on its proxy", box=None)
     for row in told["clusters"]:
-        clusters.add_row(row["name"], str(row["updated"]), str(row["updates"]), _show(row["loss"]))
+        clusters.add_row(row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"]))
     out.print(clusters)
     members = Table("member", "samples", "answered", "open task", "mixture", box=None)
     for row in told["members"][:20]:
         shares = " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())
-        here = _show(row["open"]) if row["present"] else "left"
+        here = show(row["open"]) if row["present"] else "left"
         members.add_row(row["client"], str(row["samples"]), str(row["answered"]), here, shares)
     out.print(members)
     if len(told["members"]) > 20:
@@ -320,7 +298,7 @@ def _simulate(
 
     label = f"{experiment.name} {experiment.algorithm.name} seed {seed}"
     try:
-        with _progress(label, quiet) as progress:
+        with progress_of(label, quiet) as progress:
             run = run_simulation(experiment, seed=seed, workers=workers, out=folder, resume=resume, progress=progress)
     except KeyboardInterrupt:
         kept = f"; go on with --resume --out {folder}" if folder else "; nothing was kept, there was no --out"
@@ -331,126 +309,6 @@ def _simulate(
     assert folder is not None
     err.print(f"{folder} had finished before: nothing to do", highlight=False)
     return read_json(folder / "summary.json")
-
-
-@contextmanager
-def _progress(label: str, quiet: bool = False) -> Iterator[Any]:
-    """A live bar on a terminal, a plain line now and then elsewhere."""
-    if err.is_terminal:
-        with _bar(label) as show:
-            yield show
-    else:
-        yield _lines(label, quiet)
-
-
-@contextmanager
-def _bar(label: str) -> Iterator[Any]:
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[accuracy]}"),
-    )
-    began = time.monotonic()
-    with Bar(*columns, console=err) as bar:
-        task = bar.add_task(label, total=None, rate="", accuracy="")
-        first: list[int] = []
-
-        def show(progress: Progress) -> None:
-            first.append(progress.uploads) if not first else None
-            rate = (progress.uploads - first[0]) / max(time.monotonic() - began, 1e-9)
-            bar.update(
-                task,
-                completed=progress.uploads,
-                total=progress.total,
-                rate=f"{rate:.0f}/s",
-                accuracy=_accuracy(progress),
-            )
-
-        yield show
-
-
-def _lines(label: str, quiet: bool) -> Any:
-    began = said = time.monotonic()
-
-    def show(progress: Progress) -> None:
-        nonlocal said
-        now = time.monotonic()
-        done = progress.uploads == progress.total
-        if now - said < 5 and not (done and not quiet):
-            return
-        said = now
-        rate = progress.uploads / max(now - began, 1e-9)
-        left = (progress.total - progress.uploads) / max(rate, 1e-9)
-        err.print(
-            f"{label}: {progress.uploads}/{progress.total} uploads, {rate:.0f}/s, {left:.0f} s left, "
-            f"{_accuracy(progress)}",
-            highlight=False,
-        )
-
-    return show
-
-
-def _accuracy(progress: Progress) -> str:
-    return "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
-
-
-def _print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
-    """One table for every preset and length."""
-    rows = _grouped(summaries)
-    for preset, uploads in dict.fromkeys((row["preset"], row["uploads"]) for row in rows):
-        table = Table("algorithm", "seeds", *COLUMNS.values(), box=None, title_justify="left")
-        table.title = f"{preset}, {uploads} uploads"
-        here = [row for row in rows if (row["preset"], row["uploads"]) == (preset, uploads)]
-        names = [row["algorithm"] for row in here]
-        for row in here:
-            cells = [_pair(row[key], UNITS.get(key, 1.0), DIGITS.get(key, 3)) for key in COLUMNS]
-            several = names.count(row["algorithm"]) > 1
-            label = f"{row['algorithm']} {row['settings']}" if several else row["algorithm"]
-            table.add_row(label, str(row["seeds"]), *cells)
-        out.print(table)
-
-
-def _grouped(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per algorithm and settings: each number as [mean, standard deviation] over seeds."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for summary in summaries:
-        groups.setdefault(tuple(summary.get(key) for key in KEYS), []).append(summary)
-    rows = []
-    for group, members in groups.items():
-        row: dict[str, Any] = {**dict(zip(KEYS, group, strict=True)), "seeds": len(members)}
-        for key in COLUMNS:
-            row[key] = _spread([m[key] for m in members if m.get(key) is not None])
-        rows.append(row)
-    return rows
-
-
-def _spread(values: Sequence[float]) -> list[float] | None:
-    if not values:
-        return None
-    return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0]
-
-
-def _pair(pair: Sequence[float] | None, unit: float, digits: int) -> str:
-    if pair is None:
-        return "-"
-    mean, spread = (value * unit for value in pair)
-    return f"{mean:.{digits}f}±{spread:.{digits}f}" if spread else f"{mean:.{digits}f}"
-
-
-def _mixtures(run: Run) -> Table:
-    """The mixtures of a dozen clients, true and found."""
-    names = list(run.models)
-    table = Table("client", *(f"true {k}" for k in names), "", *(f"found {k}" for k in names), box=None)
-    for client, (true, found) in list(run.mixtures.items())[:12]:
-        shares = [f"{(found or {}).get(k, 0):.2f}" if found else "-" for k in names]
-        table.add_row(client, *(f"{true.get(k, 0):.2f}" for k in names), "|", *shares)
-    return table
 
 
 def _summary(path: Path, told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -496,10 +354,6 @@ def _algorithm(kind: Any) -> dict[str, Any]:
         "pace": type(kind().pace()).__name__.lower(),
         "settings": {f.name: f.default for f in fields(kind)},
     }
-
-
-def _show(value: Any) -> str:
-    return "none" if value is None else str(value)
 
 
 if __name__ == "__main__":

@@ -162,16 +162,18 @@ def encode(kind: str, value: Any) -> bytes:
     return save(tensors, {"artesian": text})
 
 
-def decode(kind: str, data: bytes, into: type[T], limit: int = HEADER_LIMIT) -> T:
-    """The value of a message of this kind, its JSON within `limit`; anything else is refused, and says why."""
+def decode(kind: str, data: bytes, into: type[T], limit: int = HEADER_LIMIT, most: int | None = None) -> T:
+    """The value of a message of this kind, its JSON within `limit`, of `most` tensors; anything else is refused."""
     try:
-        return _decode(kind, data, into, limit)
+        return _decode(kind, data, into, limit, most)
     except RecursionError:
         raise BadFormat("a message is shallow", "a deep nesting", "see the wire format") from None
 
 
-def _decode(kind: str, data: bytes, into: type[T], limit: int) -> T:
+def _decode(kind: str, data: bytes, into: type[T], limit: int, most: int | None) -> T:
     head = _header(data, limit)
+    if most is not None and len(head) > most + 1:
+        raise BadFormat(f"a message has {most} tensors at most", f"{len(head) - 1}", "send only what is asked for")
     try:
         envelope = _loads(head["__metadata__"]["artesian"])
     except (KeyError, TypeError, ValueError) as error:
@@ -243,7 +245,10 @@ def _tensors(data: bytes) -> dict[str, np.ndarray]:
         if info["dtype"] not in DTYPES:
             raise BadFormat(f"tensors are {', '.join(DTYPES)}", str(info["dtype"]), "convert it")
         flat = np.frombuffer(info["data"], np.dtype(DTYPES[info["dtype"]]).newbyteorder("<"))
-        tensors[name] = seal(flat.reshape(info["shape"]))
+        try:
+            tensors[name] = seal(flat.reshape(info["shape"]))
+        except (ValueError, OverflowError):
+            raise BadFormat("a tensor has a shape", str(info["shape"])[:80], "send it again") from None
     return tensors
 
 

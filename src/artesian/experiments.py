@@ -24,7 +24,8 @@ from artesian.simulator import run as simulator
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.link import Direct, Link
-from artesian.simulator.run import Progress, Run
+from artesian.simulator.result import Run
+from artesian.simulator.run import Progress
 from artesian.simulator.start import Start
 from artesian.simulator.world import WORLDS, World
 

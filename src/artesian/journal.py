@@ -43,12 +43,13 @@ def storage(path: Path) -> Iterator[None]:
         raise StorageError(rule, f"{error.strerror or error} at {path}", remedy) from error
 
 
-def write_file(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write a file whole or not at all: temporary name, sync, rename, sync of the folder."""
+    mode = 0o600 if private else 0o666
     temporary = path.with_name(path.name + ".tmp")
     with storage(path):
         try:
-            with open(temporary, "wb") as file:
+            with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

@@ -187,15 +187,16 @@ class Layout:
                 "pack it with the layout of the federation",
             )
 
-    def check(self, params: Any) -> None:
-        """Refuse a vector of another shape, or one that holds NaN or Inf."""
+    def check(self, params: Any, largest: float | None = None) -> None:
+        """Refuse a vector of another shape, or one that holds NaN, Inf or a number beyond any model's."""
         self.check_shape(params)
+        largest = LARGEST if largest is None else largest
         for part in chunks(self.floats):
-            sound = np.abs(params[part]) <= LARGEST  # False for NaN, too
+            sound = np.abs(params[part]) <= largest  # False for NaN, too
             if not sound.all():
                 where = part.start + int(np.argmin(sound))
                 raise NotFinite(
-                    f"every number of a model is finite, and {LARGEST:g} at most",
+                    f"every number of a model is finite, and {largest:g} at most",
                     f"{params[where]} in {self.name_at(where)}",
                     "lower the learning rate or check the data, then train again",
                 )

@@ -61,7 +61,7 @@ def serve(
         ssl_certfile=cert,
         ssl_keyfile=key,
         timeout_keep_alive=30,
-        timeout_graceful_shutdown=8,
+        timeout_graceful_shutdown=5,
     )
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more when it is done
         signal.signal(number, lambda *_: sys.exit(0))
@@ -135,10 +135,10 @@ def _check_transport(host: str, cert: Path | None, key: Path | None, insecure: b
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that answers leave at once
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(2048)
+        listener.listen(512)
     except OSError as error:
         raise UserError(
             "the address is free to listen on", f"{error.strerror} at {host}:{port}", "choose another"

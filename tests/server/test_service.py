@@ -15,12 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
-from artesian.algorithms import CDFL, FedAvg
+from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.codec import encode
-from artesian.core import Notebook
-from artesian.errors import SettingError, StorageError, StoreMismatch, Unauthorized
+from artesian.core import Notebook, Upload
+from artesian.errors import SettingError, StorageError, StoreDamaged, StoreMismatch, Unauthorized
+from artesian.params import seal
 from artesian.recipes import recipe
 from artesian.server.app import create_app, decode_task
 from artesian.server.federation import Federation
@@ -28,7 +30,7 @@ from artesian.server.guard import Guard, Tokens, fingerprint
 from artesian.server.intake import Intake
 from artesian.server.service import Service
 from artesian.server.settings import Settings
-from artesian.server.store import Store
+from artesian.server.store import SNAPSHOTS, Store
 from artesian.serving import describe, first_tokens, load_federation
 from artesian.testing import ToyModel, ToyWorld
 
@@ -238,7 +240,7 @@ def test_a_slow_body_runs_out_of_time() -> None:
 
     intake = Intake(Settings(grace=0.05, slowest=1e9), MODEL.layout, 1)
     with pytest.raises(Exception, match="not here in time"):
-        asyncio.run(intake.receive({"content-length": "10"}, drip()))
+        asyncio.run(intake.receive(10, drip()))
     assert intake.in_flight == 0
 
 
@@ -249,15 +251,17 @@ def test_bytes_in_flight_are_bounded() -> None:
         await asyncio.sleep(0.05)
         yield b"x" * 80
 
-    async def both():
-        headers = {"content-length": "80"}
-        return await asyncio.gather(
-            intake.receive(headers, slow()), intake.receive(headers, slow()), return_exceptions=True
-        )
+    async def one(client: str):
+        with intake.one(client, {"content-length": "80"}) as length:
+            return await intake.receive(length, slow())
 
-    first, second = asyncio.run(both())
+    async def both():
+        return await asyncio.gather(one("a"), one("b"), one("a"), return_exceptions=True)
+
+    first, second, third = asyncio.run(both())
     assert first == b"x" * 80
     assert "fit into memory" in str(second)
+    assert "one upload at a time" in str(third)
     assert intake.in_flight == 0
 
 
@@ -321,6 +325,59 @@ def test_a_round_goes_on_without_whoever_is_out_of_patience(tmp_path) -> None:
     again = Server(tmp_path / "store", FedAvg(clients_per_round=2, quorum=1, patience=0.2))
     assert again.service.coordinator.digest() == before
     again.close()
+
+
+def test_a_store_that_lost_its_snapshot_is_not_begun_afresh(tmp_path) -> None:
+    server = Server(tmp_path / "store")
+    server.join()
+    server.close()
+    store = Store(tmp_path / "store", federation().identity)
+    store._db.execute(SNAPSHOTS.delete())
+    store._db.commit()
+    blobs = len(list((tmp_path / "store" / "blobs").iterdir()))
+    with pytest.raises(StoreDamaged, match="none for 1 events"):
+        Service.open(federation(), store)
+    assert len(list((tmp_path / "store" / "blobs").iterdir())) == blobs
+    store.close()
+
+
+def test_a_client_that_sends_the_largest_numbers_blocks_nobody(tmp_path) -> None:
+    server = Server(tmp_path / "store", FedBuff(buffer_size=3))
+    bodies = {name: server.join(name, f"the secret of {name} here").content for name in ("evil", "c0")}
+    for turn in range(9):
+        name = "evil" if turn < 5 else "c0"
+        task = decode_task(bodies[name])
+        large = seal(np.full(MODEL.layout.size, 9.9e17, np.float32))
+        upload = Upload(name, task.number, 1, {"k0": large if name == "evil" else task.models["k0"] * np.float32(0)})
+        path = f"/v1/clients/{name}/uploads/{task.number}"
+        reply = server.ask("PUT", path, f"the secret of {name} here", content=encode("upload", upload))
+        assert reply.status_code == 200, reply.text
+        bodies[name] = reply.content
+    server.close()
+
+
+@pytest.mark.parametrize("shape", [[1] * 65, [0, 2**62, 4], [2**63, 0]])
+def test_a_shape_that_cannot_be_is_refused(server, shape) -> None:
+    server.join()
+    text = json.dumps({"format": 1, "kind": "upload", "body": {}})
+    head = {"__metadata__": {"artesian": text}, "x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+    data = json.dumps(head).encode()
+    body = len(data).to_bytes(8, "little") + data
+    assert server.ask("PUT", "/v1/clients/c0/uploads/1", SECRET, content=body).status_code == 400
+
+
+def test_odd_joins_names_and_metrics_are_refused(server) -> None:
+    assert server.ask("PUT", "/v1/clients/c0", server.enrol, content=b"[" * 16000).status_code == 422
+    odd = {"samples": 5, "secret": [None, None, None]}
+    assert server.ask("PUT", "/v1/clients/c0", server.enrol, json=odd).status_code == 422
+    task = decode_task(server.join().content)
+    many = {f"m{i}": 1.0 for i in range(65)}
+    upload = Upload("c0", 1, 5, {"blend": task.models["blend"]}, metrics=many)
+    path = "/v1/clients/c0/uploads/1"
+    assert server.ask("PUT", path, SECRET, content=encode("upload", upload)).status_code == 422
+    tensors = replace(upload, metrics={}, models={f"k{i}": task.models["blend"] for i in range(3)})
+    told = server.ask("PUT", path, SECRET, content=encode("upload", tensors))
+    assert "2 tensors at most" in told.json()["rule"]
 
 
 def test_another_federation_is_refused_and_a_store_describes_itself(tmp_path) -> None:

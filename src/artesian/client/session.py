@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import httpx
 
+from artesian.admission import check_client
 from artesian.client.transport import Transport
 from artesian.codec import FORMAT, check_format, decode, encode
 from artesian.core import ClientId, Ensemble, Learner, Notebook, Task, Upload
@@ -46,8 +47,10 @@ class Session:
 
     def __init__(self, transport: Transport, token: str, home: Path, client: ClientId | None = None) -> None:
         self.transport, self.token, self.home = transport, token, home
+        if client is not None:
+            check_client(client, 0)
         with storage(home):
-            home.mkdir(parents=True, exist_ok=True)
+            home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = self._identity(client)
         self._layout: Layout | None = None
 
@@ -132,8 +135,7 @@ class Session:
         if not path.exists():
             made = {"format": FORMAT, "client": client or secrets.token_hex(8), "secret": secrets.token_urlsafe(32)}
             made["url"] = self.transport.url
-            write_file(path, json.dumps(made).encode())
-            path.chmod(0o600)
+            write_file(path, json.dumps(made).encode(), private=True)
         try:
             told = json.loads(_read(path))
             check_format(told["format"])

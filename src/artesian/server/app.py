@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -72,7 +72,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         check_client(client, samples)
         if guard:
             await service.run(lambda: guard.admit(client, secret))
-        return _answer(await service.join(client, samples), waiting=202)
+        return await _answer(await service.join(client, samples), waiting=202)
 
     @app.get("/v1/clients/{client}/task")
     async def task(client: str, request: Request, wait: float = 0.0) -> Response:
@@ -80,7 +80,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         if guard:
             guard.client(_credential(request), client)
         given = await service.wait(client, max(0.0, min(wait, settings.longest_wait)))
-        reply = _answer(given, waiting=204)
+        reply = await _answer(given, waiting=204)
         tag = reply.headers.get("etag")
         if tag and request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
@@ -92,14 +92,19 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         if guard:
             guard.client(_credential(request), client)
         intake.count(client)
-        received = decode("upload", await intake.receive(request.headers, request.stream()), Upload)
+        with intake.one(client, request.headers) as length:
+            return await take(client, number, await intake.receive(length, request.stream()))
+
+    async def take(client: str, number: int, body: bytes) -> Response:
+        models = max(1, len(coordinator.state.clusters))
+        received = await asyncio.to_thread(decode, "upload", body, Upload, most=models)
         if (received.client, received.number) != (client, number):
             raise BadFormat(
                 "an upload is sent to its own address",
                 f"client {received.client}, number {received.number} at {client}, {number}",
                 "put it there",
             )
-        return _answer(await service.upload(received), waiting=202)
+        return await _answer(await service.upload(received), waiting=202)
 
     @app.delete("/v1/clients/{client}")
     async def leave(client: str, request: Request) -> Response:
@@ -146,18 +151,24 @@ def decode_task(data: bytes) -> Task:
     return decode("task", data, Task)
 
 
-def _answer(task: Task | None, waiting: int) -> Response:
+async def _answer(task: Task | None, waiting: int) -> Response:
     if task is None:
         return Response(status_code=waiting)
+    body, tag = await asyncio.to_thread(_encoded, task)
+    return Response(body, 200, {"etag": f'"{tag}"'}, MEDIA)
+
+
+def _encoded(task: Task) -> tuple[bytes, str]:
     body = encode_task(task)
-    return Response(body, 200, {"etag": f'"{hashlib.sha256(body).hexdigest()}"'}, MEDIA)
+    return body, hashlib.sha256(body).hexdigest()
 
 
-def _refuse(service: Service) -> Callable[[Request, Exception], JSONResponse]:
-    def handler(request: Request, error: Exception) -> JSONResponse:
+def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
+    async def handler(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, (Refused, StorageError))
         service.counts.refused += 1
-        body = {"error": type(error).__name__, "rule": error.rule, "got": error.got, "remedy": error.remedy}
+        got = error.got if isinstance(error, Refused) else ""  # no paths of ours
+        body = {"error": type(error).__name__, "rule": error.rule, "got": got, "remedy": error.remedy}
         status = STATUSES[type(error)] if isinstance(error, Refused) else 507
         headers = {"retry-after": str(error.seconds)} if isinstance(error, Busy) else {}
         return JSONResponse(body, status, headers)
@@ -169,11 +180,13 @@ def _closing(service: Service) -> Callable[[FastAPI], Any]:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         watching = asyncio.create_task(service.watch())
-        yield
-        watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
-        service.close()
+        try:
+            yield
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+        finally:
+            service.close()
 
     return lifespan
 
@@ -189,8 +202,11 @@ def _joining(data: bytes, guarded: bool) -> tuple[int, str]:
     """The number of samples and, behind a guard, the secret."""
     try:
         body = json.loads(data)
-        return body["samples"], str(body["secret"]) if guarded else ""
-    except (ValueError, KeyError, TypeError):
+        secret = body["secret"] if guarded else ""
+        if not isinstance(secret, str):
+            raise TypeError("a secret is a text")
+        return body["samples"], secret
+    except (ValueError, KeyError, TypeError, RecursionError):
         wanted = '{"samples": n, "secret": "..."}' if guarded else '{"samples": n}'
         raise BadClient(f"a join says {wanted}", "no such JSON", "send it") from None
 

@@ -88,14 +88,18 @@ class Tokens:
         try:
             told = json.loads(data)
             check_format(told["format"])
-            return [Token(**token) for token in told["tokens"]]
+            tokens = [Token(**token) for token in told["tokens"]]
+            if not all(isinstance(t.hash, str) and isinstance(t.name, str) for t in tokens):
+                raise TypeError("a token is named, and kept by its hash")
+            return tokens
         except (ValueError, KeyError, TypeError):
             raise StorageError("tokens.json holds tokens", str(self.path), "restore it, or make new ones") from None
 
     def _save(self, tokens: list[Token]) -> None:
         with storage(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.path, json.dumps({"format": FORMAT, "tokens": [asdict(t) for t in tokens]}, indent=1).encode())
+        told = {"format": FORMAT, "tokens": [asdict(t) for t in tokens]}
+        write_file(self.path, json.dumps(told, indent=1).encode(), private=True)
 
 
 class Guard:

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from starlette.requests import ClientDisconnect
+
 from artesian.codec import HEADER_LIMIT
 from artesian.errors import BadFormat, Busy, TooLarge, TooSlow
 from artesian.params import Layout
@@ -27,25 +29,37 @@ class Intake:
         self.settings = settings
         self.largest = models * layout.size * 4 + HEADER_LIMIT + 8  # bytes of any sound upload
         self.in_flight = 0
+        self._under_way: set[str] = set()
         self._allowance: dict[str, tuple[float, float]] = {}  # uploads left, and when that was
 
-    async def receive(self, headers: Mapping[str, str], stream: AsyncIterator[bytes]) -> bytes:
-        """The body of an upload, within its limits."""
+    @contextmanager
+    def one(self, client: str, headers: Mapping[str, str]) -> Iterator[int]:
+        """Room for one upload of a client, from its first byte to its answer; gives its length."""
         length = self._length(headers)
-        with self._room(length):
-            try:
-                async with asyncio.timeout(length / self.settings.slowest + self.settings.grace):
-                    return await self._read(stream, length)
-            except TimeoutError:
-                got = f"{length} bytes not here in time"
-                raise TooSlow(f"a body arrives at {self.settings.slowest:.0f} bytes/s", got, "send it again") from None
+        if client in self._under_way:
+            raise Busy("a client sends one upload at a time", "another under way", "come back later")
+        self._under_way.add(client)
+        try:
+            with self._room(length):
+                yield length
+        finally:
+            self._under_way.discard(client)
+
+    async def receive(self, length: int, stream: AsyncIterator[bytes]) -> bytes:
+        """The body of an upload, within its time."""
+        try:
+            async with asyncio.timeout(length / self.settings.slowest + self.settings.grace):
+                return await self._read(stream, length)
+        except TimeoutError:
+            got = f"{length} bytes not here in time"
+            raise TooSlow(f"a body arrives at {self.settings.slowest:.0f} bytes/s", got, "send it again") from None
 
     async def receive_small(self, stream: AsyncIterator[bytes]) -> bytes:
         """A body of a few words."""
         body = bytearray()
         try:
             async with asyncio.timeout(self.settings.grace):
-                async for chunk in stream:
+                async for chunk in _whole(stream):
                     body += chunk
                     if len(body) > SMALL:
                         raise TooLarge(f"this body has {SMALL} bytes at most", "more", "send only what is asked for")
@@ -86,7 +100,7 @@ class Intake:
     async def _read(self, stream: AsyncIterator[bytes], length: int) -> bytes:
         body = bytearray(length)
         at = 0
-        async for chunk in stream:
+        async for chunk in _whole(stream):
             if at + len(chunk) > length:
                 raise BadFormat("a body is as long as it says", f"more than {length} bytes", "send it again")
             body[at : at + len(chunk)] = chunk
@@ -94,3 +108,12 @@ class Intake:
         if at < length:
             raise BadFormat("a body is as long as it says", f"{at} of {length} bytes", "send it again")
         return bytes(body)
+
+
+async def _whole(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks of a body; a client that hangs up is a refusal, not a failure."""
+    try:
+        async for chunk in stream:
+            yield chunk
+    except ClientDisconnect:
+        raise BadFormat("a body is sent to its end", "a client that hung up", "send it again") from None

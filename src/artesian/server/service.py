@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from artesian.core import ClientId, Event, Reply, Task, Upload
 from artesian.engine import Coordinator
-from artesian.errors import StorageError
+from artesian.errors import Refused, StorageError, StoreDamaged
 from artesian.server.failpoints import reach
 from artesian.server.federation import Federation
 from artesian.server.store import Store
@@ -56,6 +56,8 @@ class Service:
     def open(cls, federation: Federation, store: Store, **options: Any) -> Self:
         """Begin a federation in an empty store, or go on with the one that is there, exactly where it was."""
         latest = store.latest()
+        if latest is None and store.count:
+            raise StoreDamaged("a store has a snapshot", f"none for {store.count} events", "restore a backup")
         if latest is None:
             coordinator, done = federation.begin(), 0
             store.save(coordinator.snapshot())
@@ -106,7 +108,8 @@ class Service:
             opened = {(c, m.receipt.number) for c, m in members.items() if m.receipt is not None}
             since = {key: since.get(key, now) for key in opened}
             for client, number in sorted(key for key, then in since.items() if now - then >= patience):
-                await self._write(partial(self._fold, partial(self.coordinator.expire, client, number)))
+                with suppress(StorageError, Refused):  # it is tried again in the next turn
+                    await self._write(partial(self._fold, partial(self.coordinator.expire, client, number)))
             await asyncio.sleep(min(1.0, patience / 4))
 
     async def run(self, change: Callable[[], T]) -> T:
@@ -115,7 +118,7 @@ class Service:
 
     def close(self) -> None:
         """Finish what is under way, take a snapshot, let go of everything."""
-        self._measurers.shutdown()
+        self._measurers.shutdown(wait=False, cancel_futures=True)  # what was not folded was not acknowledged
         if self.store is not None:
             self._writer.submit(self._save).result()
         self._writer.shutdown()

@@ -215,11 +215,14 @@ class Store:
         snapshots = {row.events: row for row in self._db.execute(sql.select(SNAPSHOTS)).all()}
         self._db.rollback()
         self.count, self.chain = 0, genesis
+        marked, expected = self._read_mark()
         for row in rows:
             self.count += 1
             self.chain = _chained(self.chain, row.record)
             if row.number != self.count or row.chain != self.chain:
                 raise self._damaged(f"event {self.count} does not follow from the one before")
+            if self.count == marked and self.chain != expected:
+                raise self._damaged(f"the mark has seen another event {marked}")
             stands = snapshots.pop(self.count, None)
             if stands and (stands.chain, stands.digest) != (self.chain, _chained(self.chain, stands.record)):
                 raise self._damaged(f"the snapshot after event {self.count} was altered")
@@ -230,7 +233,7 @@ class Store:
     def _check_mark(self) -> None:
         """The database must have every event the mark has seen; one more may have missed its mark."""
         number, chain = self._read_mark()
-        if self.count < number or (self.count == number and self.chain != chain):
+        if not number <= self.count <= number + 1 or (self.count == number and self.chain != chain):
             raise self._damaged(f"the mark has seen {number} events, the database holds {self.count}")
         if self.count > number:
             self._set_mark(self.count, self.chain)

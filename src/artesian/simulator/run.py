@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Event, Learner, Mixture, Notebook, Reply
+from artesian.core import ClientId, ClusterId, Event, Learner, Notebook, Reply
 from artesian.engine import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.params import Params
@@ -22,6 +22,7 @@ from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, Table, configuration
 from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
+from artesian.simulator.result import Run
 from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
 
 
@@ -32,28 +33,6 @@ class Progress:
     uploads: int
     total: int
     accuracy: float | None  # mean score of what clients drew back last
-
-
-@dataclass(frozen=True, repr=False)
-class Run:
-    """What a run found."""
-
-    summary: Mapping[str, Any]
-    metrics: Mapping[str, np.ndarray]  # one row per upload
-    clusters: Mapping[str, np.ndarray]  # one row per look at a cluster
-    models: Mapping[ClusterId, Mapping[str, np.ndarray]]  # the final ones, by parameter name
-    params: Mapping[ClusterId, Params]  # the same as vectors
-    mixtures: Mapping[ClientId, tuple[Mixture, Mixture | None]]  # true and found, newest
-    folder: Path | None = None
-
-    def __repr__(self) -> str:
-        told = self.summary
-        return f"Run({told['preset']} {told['algorithm']} seed {told['seed']}, {told['uploads']} uploads)"
-
-    def table(self) -> str:
-        """The summary as two columns of text."""
-        width = max(len(key) for key in self.summary)
-        return "\n".join(f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items())
 
 
 class Simulation:
@@ -413,9 +392,3 @@ def _bytes(models: Mapping[ClusterId, Params]) -> int:
 
 def _summed(total: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
     return dict(total) | {key: total.get(key, 0.0) + value for key, value in new.items()}
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "-" if value is None else str(value)
