@@ -136,6 +136,24 @@ def test_every_route_but_the_probes_answers_401_to_a_bad_credential(server, head
     assert server.service.coordinator.digest() == before
 
 
+@pytest.mark.parametrize(
+    "path", ["/v1/clients/c0/uploads/abc", "/v1/clients/c0/uploads/-1", f"/v1/clients/c0/uploads/{'9' * 5000}"]
+)
+def test_a_malformed_number_tells_strangers_nothing_and_members_what_is_wrong(server, path) -> None:
+    task = server.join().content
+    assert server.ask("PUT", path, content=b"x").status_code == 401
+    told = server.ask("PUT", path, SECRET, content=answer("c0", task))
+    assert (told.status_code, told.json()["error"]) == (400, "BadFormat")
+
+
+@pytest.mark.parametrize("wait", ["abc", "nan", "inf", "-1"])
+def test_a_malformed_wait_tells_strangers_nothing_and_members_what_is_wrong(server, wait) -> None:
+    server.join()
+    assert server.ask("GET", f"/v1/clients/c0/task?wait={wait}").status_code == 401
+    told = server.ask("GET", f"/v1/clients/c0/task?wait={wait}", SECRET)
+    assert (told.status_code, told.json()["error"]) == (400, "BadFormat")
+
+
 def test_nobody_acts_as_another_and_tokens_do_not_act_as_clients(server) -> None:
     task = server.join("c0", SECRET).content
     server.join("c1", "another secret of mine")

@@ -75,11 +75,11 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         return await _answer(await service.join(client, samples), waiting=202)
 
     @app.get("/v1/clients/{client}/task")
-    async def task(client: str, request: Request, wait: float = 0.0) -> Response:
+    async def task(client: str, request: Request, wait: str = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
         if guard:
             guard.client(_credential(request), client)
-        given = await service.wait(client, max(0.0, min(wait, settings.longest_wait)))
+        given = await service.wait(client, min(_seconds(wait), settings.longest_wait))
         reply = await _answer(given, waiting=204)
         tag = reply.headers.get("etag")
         if tag and request.headers.get("if-none-match") == tag:
@@ -87,13 +87,13 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         return reply
 
     @app.put("/v1/clients/{client}/uploads/{number}")
-    async def upload(client: str, number: int, request: Request) -> Response:
+    async def upload(client: str, number: str, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded answer."""
         if guard:
             guard.client(_credential(request), client)
         intake.count(client)
         with intake.one(client, request.headers) as length:
-            return await take(client, number, await intake.receive(length, request.stream()))
+            return await take(client, _number(number), await intake.receive(length, request.stream()))
 
     async def take(client: str, number: int, body: bytes) -> Response:
         models = max(1, len(coordinator.state.clusters))
@@ -149,6 +149,24 @@ def encode_task(task: Task) -> bytes:
 def decode_task(data: bytes) -> Task:
     """The task of a message."""
     return decode("task", data, Task)
+
+
+def _number(text: str) -> int:
+    """A task's number in an address, read once the credential was checked."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise BadFormat("an upload's address ends with its number", repr(text)[:40], "put it there")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    """How long a long poll may wait."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise BadFormat("wait is a number of seconds", repr(text)[:40], "leave it out")
+    return seconds
 
 
 async def _answer(task: Task | None, waiting: int) -> Response:
