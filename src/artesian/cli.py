@@ -140,6 +140,7 @@ def demo(
     out.print(
         f"One model down per upload: {down / 1e6:.1f} MB, where sending all {clusters} clusters would take "
         f"{clusters * down / 1e6:.1f} MB.\n"
+        "One setting, one seed: another client optimiser turns the order of these methods round (README, Numbers).\n"
         "Next: artesian presets, artesian simulate digits-4 --out runs/first, artesian simulate --help",
         highlight=False,
     )
