@@ -241,6 +241,7 @@ def _metrics(service: Service, intake: Intake) -> str:
         ("pending_uploads", "uploads received and not folded", len(desk.pending)),
         ("uploads", "uploads taken since the start", service.counts.uploads),
         ("refusals", "requests refused since the start", service.counts.refused),
+        ("clipped", "uploads clipped since the start", service.counts.clipped),
         ("snapshots", "snapshots written since the start", service.counts.snapshots),
         ("bytes_in_flight", "bytes of bodies being received", intake.in_flight),
     ):

@@ -27,6 +27,7 @@ class Counts:
 
     uploads: int = 0
     refused: int = 0
+    clipped: int = 0
     snapshots: int = 0
 
 
@@ -59,14 +60,17 @@ class Service:
         if latest is None and store.count:
             raise StoreDamaged("a store has a snapshot", f"none for {store.count} events", "restore a backup")
         if latest is None:
-            coordinator, done = federation.begin(), 0
-            store.save(coordinator.snapshot())
+            coordinator, done = federation.begin(given=store.shelf), 0
+            store.save(coordinator.snapshot(tasks=False))
         else:
             done, snapshot = latest
-            coordinator = Coordinator.restore(federation.algorithm, snapshot, **federation.options())
+            own = {"given": store.shelf, **federation.options()}
+            coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in store.events(done):
             coordinator.replay(event)
-        return cls(coordinator, store, **options)
+        service = cls(coordinator, store, **options)
+        coordinator.adopt(federation.settings)  # an event of its own where they are not those of before
+        return service
 
     async def join(self, client: ClientId, samples: int) -> Task | None:
         """The client's task, or None until a round begins."""
@@ -76,11 +80,12 @@ class Service:
         """Admit, measure beside other uploads, fold; the next task, or None while a round is open."""
         receipt = await self._write(lambda: self.coordinator.admit(upload), notify=False)
         if receipt is None:  # a retry
-            return self._own(upload.client, self.coordinator.recorded(upload.client))
+            return await self.task(upload.client)
         loop = asyncio.get_running_loop()
         measured = await loop.run_in_executor(self._measurers, self.coordinator.measure, upload, receipt)
         replies = await self._write(lambda: self._fold(lambda: self.coordinator.upload(measured)))
         self.counts.uploads += 1
+        self.counts.clipped += bool(measured.digest)
         reach("between-change-and-answer")
         return self._own(upload.client, replies)
 
@@ -90,14 +95,19 @@ class Service:
 
     async def wait(self, client: ClientId, seconds: float) -> Task | None:
         """The client's open task, waiting for it so long at most."""
-        self.coordinator.member(client)
+        member = self.coordinator.member
+        member(client)
         async with self._changed:
             try:
                 async with asyncio.timeout(seconds):
-                    await self._changed.wait_for(lambda: self.coordinator.recorded(client))
+                    await self._changed.wait_for(lambda: member(client).receipt is not None)
             except TimeoutError:
                 return None
-        return self._own(client, self.coordinator.recorded(client))
+        return await self.task(client)
+
+    async def task(self, client: ClientId) -> Task | None:
+        """The client's open task as it was given, or None."""
+        return self._own(client, await self.run(lambda: self.coordinator.recorded(client)))
 
     async def watch(self) -> None:
         """Let tasks expire that stay open longer than the pace's patience; each expiry is an event."""
@@ -147,7 +157,7 @@ class Service:
 
     def _save(self) -> None:
         assert self.store is not None
-        self.store.save(self.coordinator.snapshot(), keep_uploads=self.keep_uploads)
+        self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
         self._since_snapshot = 0
         self.counts.snapshots += 1
 
