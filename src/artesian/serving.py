@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, UserError
 from artesian.experiments import imported, parse_change, settings_of
 from artesian.server.app import create_app
+from artesian.server.connection import connections
 from artesian.server.federation import Federation
 from artesian.server.guard import Guard, Tokens
+from artesian.server.log import start_logging
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.store import Store, read_store
@@ -53,11 +59,17 @@ def serve(
     except BaseException:
         store.close()
         raise
+    _make_room_for(settings.connections)
     scheme = "https" if cert else "http"
     print(f"serving {federation.name} at {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+    start_logging(settings.log)
     config = uvicorn.Config(
         create_app(service, guard, settings),
-        log_level="warning",
+        http=connections(settings),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
         ssl_certfile=cert,
         ssl_keyfile=key,
         timeout_keep_alive=30,
@@ -65,7 +77,30 @@ def serve(
     )
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more when it is done
         signal.signal(number, lambda *_: sys.exit(0))
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    server.handle_exit = _stopping(service, server.handle_exit)  # type: ignore[method-assign]
+    server.run(sockets=[listener])
+
+
+def _stopping(service: Service, handle: Callable[[int, FrameType | None], None]) -> Callable[..., None]:
+    """uvicorn's answer to a signal, after those who wait for a round were sent home."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        with suppress(RuntimeError):  # no loop yet, or no more: nobody waits
+            loop = asyncio.get_running_loop()
+            loop.call_soon_threadsafe(lambda: loop.create_task(service.stop()))
+        handle(number, frame)
+
+    return stop
+
+
+def _make_room_for(sockets: int) -> None:
+    """As many open files as the settings promise connections, where the machine allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = sockets + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def load_federation(source: str) -> Federation:

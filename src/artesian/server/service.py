@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -50,6 +51,7 @@ class Service:
         self._writer = ThreadPoolExecutor(1, "writer")
         self._measurers = ThreadPoolExecutor(measurers, "measurer")
         self._changed = asyncio.Condition()
+        self.stopping = threading.Event()  # no long poll waits any more
         if store is not None:
             coordinator.record = self._record
 
@@ -93,17 +95,24 @@ class Service:
         """The client is gone."""
         await self._write(lambda: self._fold(lambda: self.coordinator.leave(client)))
 
-    async def wait(self, client: ClientId, seconds: float) -> Task | None:
-        """The client's open task, waiting for it so long at most."""
-        member = self.coordinator.member
-        member(client)
+    async def wait(self, client: ClientId, seconds: float) -> int | None:
+        """The number of the client's open task, waiting for one so long at most."""
+
+        def number() -> int | None:
+            receipt = self.coordinator.member(client).receipt
+            return None if receipt is None else receipt.number
+
+        if number() is None and seconds:
+            with suppress(TimeoutError):
+                async with self._changed, asyncio.timeout(seconds):
+                    await self._changed.wait_for(lambda: number() is not None or self.stopping.is_set())
+        return number()
+
+    async def stop(self) -> None:
+        """Send those who wait home."""
+        self.stopping.set()
         async with self._changed:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait_for(lambda: member(client).receipt is not None)
-            except TimeoutError:
-                return None
-        return await self.task(client)
+            self._changed.notify_all()
 
     async def task(self, client: ClientId) -> Task | None:
         """The client's open task as it was given, or None."""
