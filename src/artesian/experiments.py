@@ -37,6 +37,7 @@ VERBS = {
 }  # what each kind of value must have at least
 NUMBERS = ("uploads", "evaluate_every", "snapshot_every")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start")
+SERVING = ("federation", "server")  # of interest only where the experiment is served
 
 
 def presets() -> dict[str, str]:
@@ -48,10 +49,11 @@ def presets() -> dict[str, str]:
 
 def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
     """The experiment of a file or a preset, with `section.key=value` changes applied."""
-    return build(_tables(source, changes))
+    return build(tables_of(source, changes))
 
 
-def _tables(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
+def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
+    """The tables of a file or a preset, with the changes applied."""
     name, text = _text(source)
     try:
         tables = tomllib.loads(text)
@@ -66,15 +68,15 @@ def _tables(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
 
 def build(tables: Mapping[str, Any]) -> Experiment:
     """The experiment these tables describe."""
-    _known(tables, ("name", *NUMBERS, *TABLES), "the experiment")
-    for table in TABLES:
+    _known(tables, ("name", *NUMBERS, *TABLES, *SERVING), "the experiment")
+    for table in (*TABLES, *SERVING):
         if not isinstance(tables.get(table, {}), dict):
             raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
     world: World = _named(tables.get("world", {}), WORLDS, "world", "rotated")
     own = tables.get("algorithm", {})
     settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", "cdfl"))), **own}
     algorithm: Algorithm = _named(settings, ALGORITHMS, "algorithm", "cdfl")
-    return _checked(
+    return checked(
         "the experiment",
         lambda: Experiment(
             world=world,
@@ -156,7 +158,7 @@ def _replaced(
         given["algorithm"] = (
             _named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl") if isinstance(algorithm, str) else algorithm
         )
-    return _checked("the experiment", lambda: replace(experiment, **given))
+    return checked("the experiment", lambda: replace(experiment, **given))
 
 
 def _composed(
@@ -168,15 +170,15 @@ def _composed(
     if isinstance(algorithm, str):
         changes = [f"algorithm.name={algorithm}", *changes]
         algorithm = None
-    tables = _tables(source or "digits-4", changes)
+    tables = tables_of(source or "digits-4", changes)
     if source is None:
         tables["name"] = "own"
     if algorithm is not None:
         given["algorithm"] = algorithm
         tables.pop("algorithm", None)  # its settings are those of the value
     if "world" in given and "model" not in given:
-        given["model"] = _checked("the experiment", lambda: _model(tables.get("model", {}), given["world"]))
-    return _checked("the experiment", lambda: replace(build(tables), **given))
+        given["model"] = checked("the experiment", lambda: _model(tables.get("model", {}), given["world"]))
+    return checked("the experiment", lambda: replace(build(tables), **given))
 
 
 def _check_arguments(**numbers: int | None) -> None:
@@ -246,8 +248,8 @@ def _made(kind: Any, rest: dict[str, Any], what: str) -> Any:
         return settings_of(kind, rest, what)
     if is_dataclass(kind):  # a ready value: the table changes its fields
         _known(rest, [f.name for f in fields(kind)], what)
-        return _checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
-    return _checked(what, lambda: kind(**rest))
+        return checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
+    return checked(what, lambda: kind(**rest))
 
 
 def imported(name: str, known: Mapping[str, Any], what: str) -> Any:
@@ -280,9 +282,9 @@ def _model(settings: Mapping[str, Any], world: World) -> Model:
 def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so."""
     if not is_dataclass(kind):
-        return _checked(where, lambda: kind(**table))
+        return checked(where, lambda: kind(**table))
     _known(table, [f.name for f in fields(kind) if f.init], where)
-    return _checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
+    return checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
 
 
 def _known(keys: Any, known: Any, where: str) -> None:
@@ -291,7 +293,8 @@ def _known(keys: Any, known: Any, where: str) -> None:
             raise SettingError(f"{where} has no setting of this name", repr(key), nearest(key, known))
 
 
-def _checked(where: str, make: Callable[[], T]) -> T:
+def checked(where: str, make: Callable[[], T]) -> T:
+    """What `make` makes; a value it refuses is the user's mistake, and says so."""
     try:
         return make()
     except ValidationError as error:

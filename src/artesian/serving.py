@@ -8,14 +8,16 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, UserError
-from artesian.experiments import imported, parse_change, settings_of
+from artesian.experiments import build, checked, imported, parse_change, settings_of, tables_of
+from artesian.params import Params
 from artesian.server.app import create_app
 from artesian.server.connection import connections
 from artesian.server.federation import Federation
@@ -24,6 +26,9 @@ from artesian.server.log import start_logging
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.store import Store, read_store
+from artesian.simulator.executors import single_threaded
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.start import proxy_learners
 
 
 def serve(
@@ -37,14 +42,20 @@ def serve(
     changes: Sequence[str] = (),
 ) -> None:
     """Serve until told to stop; then finish what is under way and take a snapshot."""
+    federation, settings = load(source, changes)
+    _check_transport(host, cert, key, insecure)
+    with single_threaded():  # a measurer each, and the bits of a simulation
+        _serve(federation, settings, folder, host, port, cert, key)
+
+
+def _serve(
+    federation: Federation, settings: Settings, folder: Path, host: str, port: int, cert: Path | None, key: Path | None
+) -> None:
     try:
         import uvicorn
     except ModuleNotFoundError:
         raise MissingExtra("uvicorn", "server") from None
 
-    settings = settings_of(Settings, dict(parse_change(change) for change in changes), "the server")
-    _check_transport(host, cert, key, insecure)
-    federation = load_federation(source)
     store = Store(folder, federation.identity)
     try:
         service = Service.open(
@@ -101,6 +112,60 @@ def _make_room_for(sockets: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def load(source: str, changes: Sequence[str] = ()) -> tuple[Federation, Settings]:
+    """The federation of `module:name`, or of an experiment's file or preset, and how it is to be served.
+
+    A change without a section is a deployment setting; one with a section changes the experiment.
+    """
+    ours = [change for change in changes if "." not in change.partition("=")[0]]
+    table = dict(parse_change(change) for change in ours)
+    others = [change for change in changes if change not in ours]
+    if ":" in source:
+        if others:
+            raise SettingError("module:name is changed in its module", others[0], "give deployment settings only")
+        settings = settings_of(Settings, table, "the server")
+        return load_federation(source), settings
+    tables = tables_of(source, others)
+    experiment = build(tables)
+    settings = settings_of(Settings, {**tables.get("server", {}), **table}, "the server")
+    return serve_experiment(experiment, tables.get("federation", {})), settings
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The table [federation] of an experiment: what only matters where it is served."""
+
+    name: str = ""
+    seed: int = 0
+    clip: float | None = None
+    publish_after: int = 1
+
+
+def serve_experiment(experiment: Experiment, table: Mapping[str, Any] | None = None) -> Federation:
+    """The federation whose clients an experiment simulates: its proxy sets, pre-training, algorithm and plan."""
+    told = settings_of(Serving, table or {}, "federation")
+    model, samples = experiment.model, experiment.world.proxies(told.seed)
+
+    def start() -> list[Params]:
+        with single_threaded():
+            return experiment.start.from_samples(model, samples, told.seed)
+
+    return checked(
+        "federation",
+        lambda: Federation(
+            model,
+            experiment.planned().algorithm,
+            proxy_learners(model, samples),
+            start,
+            plan=experiment.training,
+            clip=told.clip,
+            publish_after=told.publish_after,
+            name=told.name or experiment.name,
+            seed=told.seed,
+        ),
+    )
 
 
 def load_federation(source: str) -> Federation:

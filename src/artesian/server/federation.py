@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import isfinite
 from typing import Any
@@ -19,7 +19,7 @@ class Federation:
     model: Model
     algorithm: Algorithm
     proxies: Mapping[ClusterId, Learner] = field(default_factory=dict)  # one per cluster, where the algorithm asks
-    start: Sequence[Params] = ()  # one model per cluster; none: a single fresh one
+    start: Sequence[Params] | Callable[[], Sequence[Params]] = ()  # one per cluster; none: a single fresh one
     plan: Plan = field(default_factory=Plan)  # what tasks propose
     clip: float | None = None  # the longest change an upload may bring; longer ones are shortened
     publish_after: int = 1  # how many clients must have changed a cluster before others see it
@@ -53,5 +53,6 @@ class Federation:
 
     def begin(self, **options: Any) -> Coordinator:
         """The coordinator of a federation nobody has joined."""
-        start = list(self.start) or [self.model.start(derive(self.seed, "initial"))]
+        given = self.start() if callable(self.start) else self.start  # made only for a store that is empty
+        start = list(given) or [self.model.start(derive(self.seed, "initial"))]
         return Coordinator.start(self.algorithm, self.model.layout, start, self.seed, **self.options(), **options)
