@@ -39,7 +39,7 @@ from artesian.core import (
 )
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
 from artesian.params import Layout, Params, clipped, keep_buffers, seal
-from artesian.recipes import recipe
+from artesian.recipes import blended, recipe
 
 FINITE = float(np.finfo(np.float32).max)
 Appraisals = Mapping[ClusterId, float]
@@ -298,12 +298,17 @@ class Coordinator:
         if task is None or task.number != upload.number:
             raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
         layout, delta = self._state.layout, bool(task.settings.get("delta"))
+        blend = None if delta or set(upload.models) <= set(task.models) else self._blend(task, upload)
         models = {
-            k: clipped(layout, params, None if delta else task.models[k], self.clip)
+            k: clipped(layout, params, None if delta else task.models.get(k, blend), self.clip)
             for k, params in upload.models.items()
         }
         same = all(models[k] is params for k, params in upload.models.items())
         return upload if same else replace(upload, models=models)
+
+    def _blend(self, task: Task, upload: Upload) -> Params:
+        """Where a client began that trained one model from several."""
+        return blended(self._state.layout, task.models, upload.mixture)
 
     def member(self, client: ClientId) -> Member:
         """What is known of a client; a stranger is refused."""
