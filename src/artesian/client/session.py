@@ -62,6 +62,8 @@ class Session:
         self.transport, self.token, self.home = transport, token, home
         if client is not None:
             check_client(client, 0)
+        if not (token.isascii() and token.isprintable()):
+            raise SettingError("a token is a line of ASCII", "other characters", "copy it again")
         with storage(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = self._identity(client)
@@ -123,12 +125,21 @@ class Session:
         self._send(spool, begun)
         return self.held()
 
+    def kept(self) -> Task | None:
+        """The newest task at home, without asking anybody."""
+        data = self._stored("task")
+        return None if data is None else decode("task", data, Task)
+
+    def pending(self) -> Upload | None:
+        """An upload on its way: trained and saved, and not known to be taken."""
+        spool = self._spool()
+        return None if spool is None else spool.upload
+
     def held(self) -> Ensemble:
         """What the client has at home to predict with, without asking anybody."""
-        data = self._stored("task")
-        if data is None:
+        task = self.kept()
+        if task is None:
             raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
-        task = decode("task", data, Task)
         return recipe(task.recipe).use(task, self._notebook())
 
     def draw(self, samples: int = 0) -> Params:
@@ -210,7 +221,7 @@ class Session:
     def _given(self, answer: httpx.Response) -> Task | None:
         """The task of an answer: a new one, the one at home (304), or none yet."""
         if answer.status_code == 304:
-            return decode("task", _read(self.home / "task"), Task)
+            return self.kept()
         return self._keep(answer) if answer.status_code == 200 else None
 
     def _keep(self, answer: httpx.Response) -> Task:

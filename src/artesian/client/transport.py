@@ -19,6 +19,7 @@ from artesian.errors import (
     Conflict,
     MissingExtra,
     ServerFailed,
+    SettingError,
     TooSlow,
     Unreachable,
 )
@@ -42,6 +43,7 @@ class Transport:
 
     def __init__(self, url: str, patience: float = 60.0, **options: Any) -> None:
         self.url, self.patience = url.rstrip("/"), patience
+        _check_url(self.url)
         self._http = httpx.Client(base_url=self.url, timeout=httpx.Timeout(30.0, read=120.0), **options)
 
     def send(
@@ -120,6 +122,16 @@ class Transport:
         same = response.status_code == 200 and response.headers.get("repr-digest") == digest
         start = _whole(told) if same else None
         return start if start is not None and start < len(body) else 0
+
+
+def _check_url(url: str) -> None:
+    try:
+        parsed = httpx.URL(url)
+        sound = parsed.scheme in ("http", "https") and bool(parsed.host)
+    except httpx.InvalidURL:
+        sound = False
+    if not sound:
+        raise SettingError("a server's address begins with http:// or https://", url[:80], "write it out")
 
 
 def repr_digest(body: bytes) -> str:
