@@ -1,5 +1,6 @@
 """A real toy federation behind a real socket, in threads of this process."""
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -29,7 +30,9 @@ class Served:
         self.token = tokens.make("enrol", f"e{len(tokens.all())}")
         self.given: set[bytes] = set()
         self._note_tasks()
-        self.listener = socket.create_server(("127.0.0.1", port))
+        self.listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # answers leave at once
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind(("127.0.0.1", port))
         self.address = self.listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
         config = uvicorn.Config(create_app(self.service, Guard(tokens, self.store)), log_level="critical")
@@ -64,8 +67,6 @@ class Served:
         return found
 
     def _records(self) -> list:
-        import json
-
         return [json.loads(row.record) for row in self.store._db.execute(EVENTS.select().order_by(EVENTS.c.number))]
 
     def close(self) -> None:
