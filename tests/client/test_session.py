@@ -117,8 +117,9 @@ def test_a_half_or_unsound_model_is_never_kept(home, spoil) -> None:
         session.refresh(home.learner())
     assert (home.folder / "c0" / "task").read_bytes() == before
     assert np.array_equal(session.draw(), held)
-    home.wire.spoil = None
+    home.wire.spoil, home.wire.seen = None, []
     session.refresh(home.learner())  # it was taken: the answer is fetched, and nothing sent again
+    assert home.wire.seen == [("GET", "/v1/clients/c0/task")]
     assert home.state.version == 1
     assert not np.array_equal(session.draw(), held)
 
@@ -127,7 +128,7 @@ def test_a_garbled_answer_is_asked_for_again(home) -> None:
     session, spoilt = home.session(), []
 
     def once(data: bytes) -> bytes:
-        spoilt.append(data)
+        spoilt.extend([data] if data else [])
         return data[:-1] if len(spoilt) == 1 else data
 
     session.task(5)
