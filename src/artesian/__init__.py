@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from artesian.algorithms import FedBuff as FedBuff
     from artesian.algorithms import FedProx as FedProx
     from artesian.algorithms import Local as Local
+    from artesian.client.asynchronous import connect_async as connect_async
     from artesian.client.session import connect as connect
     from artesian.core import Plan as Plan
     from artesian.engine import Coordinator as Coordinator
@@ -45,6 +46,7 @@ _HOMES = {
     "Run": "simulator.result",
     "Start": "simulator.start",
     "connect": "client.session",
+    "connect_async": "client.asynchronous",
     "load": "experiments",
     "presets": "experiments",
     "simulate": "experiments",

@@ -1,12 +1,15 @@
-"""The command line: simulate and compare, serve and look after a store, and look around."""
+"""The command line: simulate and compare, serve and look after a store, be a client, and look around."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -225,6 +228,51 @@ def serve(
     run_server(source, store, host, port, cert, key, insecure, changes or ())
 
 
+@app.command()
+def client(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the server is, such as https://host:8440.")],
+    home: Annotated[Path, typer.Option("--home", help="This client's own folder; it keeps it the same client.")],
+    token: Annotated[str | None, typer.Option(envvar="ARTESIAN_TOKEN", help="The enrolment token, to join.")] = None,
+    learner: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="A learner, or a function that makes one each time.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--client", help="The client's name; made up if left out.")] = None,
+    times: Annotated[int | None, typer.Option(help="How many refreshes; 1 without --every.", min=1)] = None,
+    every: Annotated[float | None, typer.Option(help="Refresh every so many seconds, until stopped.", min=0)] = None,
+    samples: Annotated[int, typer.Option(help="Samples to tell when joining without a learner.", min=0)] = 0,
+    model: Annotated[Path | None, typer.Option("--out", help="Write the model here, after every refresh.")] = None,
+    held: Annotated[bool, typer.Option("--held", help="Only show what is at home; ask nobody.")] = False,
+    leave: Annotated[bool, typer.Option("--leave", help="Leave the federation, in the end.")] = False,
+    patience: Annotated[float, typer.Option(help="Seconds to keep trying on a bad network.", min=0)] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Run one client: train, upload, draw back. Without a learner, only draw.
+
+    Stopped or killed anywhere, the same command goes on where it was. For example:
+
+    artesian client http://127.0.0.1:8440 --home homes/c07 --learner app:learner --every 3600
+
+    artesian client http://127.0.0.1:8440 --home homes/c07 --out model.safetensors
+    """
+    from artesian.refreshing import describe, draws, learner_maker, refreshes, session_of, write_model
+
+    if held and not (home / "identity.json").exists():
+        raise SettingError("--held shows the home of a client", f"none at {home}", "give its --home")
+    make = learner_maker(learner) if learner else None
+    with _stoppable(home), session_of(url, token, home, held, client=name, patience=patience) as session:
+        if make is not None and not held:
+            often = times if every is not None else times or 1
+            steps = refreshes(session, make, often, every or 0.0, _complain if every is not None else None)
+        else:
+            steps = draws(session, samples) if not (held or leave) else iter([describe(session)] if held else [])
+        for told in steps:
+            _tell_client(told, as_json)
+            if model is not None:
+                write_model(session, model)
+        if leave:
+            session.leave()
+
+
 token_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the tokens of a store.")
 app.add_typer(token_app, name="token")
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the store.")]
@@ -292,6 +340,35 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
     out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)
+
+
+@contextmanager
+def _stoppable(home: Path) -> Iterator[None]:
+    """Ctrl-C and a polite kill end a client between any two of its steps."""
+    logging.getLogger("stamina").addHandler(logging.NullHandler())  # it would tell of every retry
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"interrupted; the same command goes on from {home}", style="yellow", highlight=False)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _complain(error: ArtesianError) -> None:
+    err.print(f"error: {error}; going on", style="red", markup=False, highlight=False)
+
+
+def _tell_client(told: Mapping[str, Any], as_json: bool) -> None:
+    def text(value: Any) -> str:
+        if isinstance(value, Mapping):
+            return " ".join(f"{key}={text(item)}" for key, item in value.items())
+        return f"{value:.4f}" if isinstance(value, float) else show(value)
+
+    line = json.dumps(told) if as_json else ", ".join(f"{key} {text(value)}" for key, value in told.items())
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def _tokens(store: Path) -> Any:

@@ -230,6 +230,11 @@ WORTH_REMEMBERING = 1 << 16  # bytes
 _fingerprints: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}
 
 
+def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """A model under its ordinary parameter names: a plain safetensors file for anybody to read."""
+    return save({name: contiguous(array) for name, array in arrays.items()})
+
+
 def contiguous(array: np.ndarray) -> np.ndarray:
     """The array in one piece; numpy's own function would give a lone number an axis."""
     return np.ascontiguousarray(array).reshape(array.shape)

@@ -123,7 +123,9 @@ class Unreachable(MachineError):
 
 
 class ServerFailed(MachineError):
-    """A server answered that it failed."""
+    """A server answered that it failed; come back after `seconds`, where it said so."""
+
+    seconds = 0
 
 
 class StoreDamaged(MachineError):

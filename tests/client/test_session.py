@@ -1,106 +1,16 @@
 """The client library against a real application: it saves before it sends, and survives what happens in between."""
 
-import asyncio
 import threading
-from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
+from homes import MODEL, Home
 
-from artesian.algorithms import CDFL, FedAvg, Local
+from artesian.algorithms import FedAvg, Local
 from artesian.client.session import Session
-from artesian.client.transport import Transport
 from artesian.codec import encode
 from artesian.core import Upload
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
-from artesian.server.app import create_app
-from artesian.server.federation import Federation
-from artesian.server.guard import Guard, Tokens
-from artesian.server.service import Service
-from artesian.server.store import Store
-from artesian.testing import ToyModel, ToyWorld
-
-MODEL, WORLD = ToyModel(), ToyWorld(4)
-
-
-class Web:
-    """The application on an event loop of its own."""
-
-    def __init__(self, app) -> None:
-        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test")
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-
-    def request(self, *arguments, **options) -> httpx.Response:
-        asked = self.http.request(*arguments, **options)
-        return asyncio.run_coroutine_threadsafe(asked, self.loop).result()
-
-    def close(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.http.aclose(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-
-class Wire(httpx.BaseTransport):
-    """The application behind a wire that can be cut before or after a request goes through, or lie."""
-
-    def __init__(self, client: Web) -> None:
-        self.client, self.cut, self.after, self.spoil, self.seen = client, 0, 0, None, []
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        self.seen.append((request.method, request.url.path))
-        if self.cut:
-            self.cut -= 1
-            raise httpx.ConnectError("cut")
-        told = self.client.request(
-            request.method, str(request.url.raw_path, "ascii"), headers=dict(request.headers), content=request.read()
-        )
-        if self.after:
-            self.after -= 1
-            raise httpx.ReadError("cut after it was taken")
-        body = self.spoil(told.content) if self.spoil else told.content
-        return httpx.Response(told.status_code, headers={"etag": told.headers.get("etag", "")}, content=body)
-
-
-class Home:
-    """A server, a wire to it, and a client's home."""
-
-    def __init__(self, folder: Path, algorithm=None) -> None:
-        self.folder = folder
-        proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
-        served = Federation(MODEL, algorithm or CDFL(), proxies, [MODEL.start(0), MODEL.start(1)])
-        self.store = Store(folder / "store", served.identity)
-        self.service = Service.open(served, self.store)
-        self.tokens = Tokens(folder / "store" / "tokens.json")
-        self.token = self.tokens.make("enrol", "e")
-        self.web = Web(create_app(self.service, Guard(self.tokens, self.store)))
-        self.wire = Wire(self.web)
-
-    def close(self) -> None:
-        self.web.close()
-        self.service.close()
-
-    @property
-    def state(self):
-        return self.service.coordinator.state
-
-    def session(self, name: str = "c0", patience: float = 5.0) -> Session:
-        transport = Transport("http://test", patience, transport=self.wire)
-        return Session(transport, self.token, self.folder / name, name)
-
-    def learner(self, name: str = "c0", cycle: int = 0):
-        visit = WORLD.visit(0, name, cycle)
-        return MODEL.learner(visit.train.x, visit.train.y)
-
-
-@pytest.fixture
-def home(tmp_path):
-    made = Home(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_client_draws_trains_uploads_and_draws_again(home) -> None:
@@ -199,14 +109,68 @@ def counted(seen: list, train):
     ],
 )
 def test_a_half_or_unsound_model_is_never_kept(home, spoil) -> None:
-    session = home.session()
-    session.draw()
+    session = home.session(patience=0.2)
+    held = session.draw()
     before = (home.folder / "c0" / "task").read_bytes()
-    session.layout  # noqa: B018 (asked for while the wire is sound)
     home.wire.spoil = spoil
-    with pytest.raises((BadFormat, NotFinite)):
-        session.task()
+    with pytest.raises(BadFormat, match="as it was sent"):
+        session.refresh(home.learner())
     assert (home.folder / "c0" / "task").read_bytes() == before
+    assert np.array_equal(session.draw(), held)
+    home.wire.spoil, home.wire.seen = None, []
+    session.refresh(home.learner())  # it was taken: the answer is fetched, and nothing sent again
+    assert home.wire.seen == [("GET", "/v1/clients/c0/task")]
+    assert home.state.version == 1
+    assert not np.array_equal(session.draw(), held)
+
+
+def test_a_garbled_answer_is_asked_for_again(home) -> None:
+    session, spoilt = home.session(), []
+
+    def once(data: bytes) -> bytes:
+        spoilt.extend([data] if data else [])
+        return data[:-1] if len(spoilt) == 1 else data
+
+    session.task(5)
+    home.wire.spoil = once
+    session.refresh(home.learner())
+    assert home.state.members["c0"].answered == 1
+    assert len(spoilt) >= 2
+
+
+def test_a_layout_that_arrived_garbled_is_not_kept(home) -> None:
+    session = home.session()
+    home.wire.spoil = lambda data: data.replace(b'"shape":[3]', b'"shape":[4]')
+    for _ in range(2):
+        with pytest.raises(BadFormat, match="its digest"):
+            _ = session.layout
+    home.wire.spoil = None
+    assert session.layout == MODEL.layout
+
+
+def test_one_model_down_per_refresh(home) -> None:
+    session, models = home.session(), []
+
+    def count(data: bytes) -> bytes:
+        models.extend([len(data)] if b"models/blend" in data else [])
+        return data
+
+    session.draw()
+    home.wire.spoil = count
+    for cycle in range(3):
+        session.refresh(home.learner(cycle=cycle))
+    assert len(models) == 3
+    assert home.state.version == 3
+
+
+def test_an_upload_that_will_never_be_taken_is_not_sent_for_ever(home, monkeypatch) -> None:
+    session, learner = home.session(), home.learner()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(learner), "train", lambda _, params, **__: params * np.float32("nan"))
+        with pytest.raises(NotFinite):
+            session.refresh(learner)
+    session.refresh(learner)  # trained again
+    assert home.state.members["c0"].answered == 1
 
 
 def test_a_wrong_token_and_a_page_that_is_no_server(home) -> None:

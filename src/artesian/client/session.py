@@ -2,7 +2,7 @@
 
 A home folder keeps who the client is (`identity.json`, made before it first joins), the newest task, its notebook, and
 an upload on its way. After any crash, `refresh` asks for the open task first: an upload that was taken is dropped, one
-that was not is sent again as it was, and nothing is ever trained or counted twice.
+that was not is sent again as it was (a large one from where it broke off), and nothing is trained or counted twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,23 @@ from artesian.admission import check_client
 from artesian.client.transport import Transport
 from artesian.codec import FORMAT, check_format, decode, encode
 from artesian.core import ClientId, Ensemble, Learner, Notebook, Task, Upload
-from artesian.errors import BadFormat, Conflict, SettingError, StorageError, TaskClosed, UnknownTask
+from artesian.errors import (
+    BadFormat,
+    BadMixture,
+    Conflict,
+    NotFinite,
+    SettingError,
+    StorageError,
+    TaskClosed,
+    UnknownTask,
+    WrongModels,
+    WrongShape,
+)
 from artesian.journal import storage, write_file
 from artesian.params import Layout, Params
 from artesian.recipes import recipe
+
+FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, BadMixture)  # sending it again is vain
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,8 @@ class Session:
         self.transport, self.token, self.home = transport, token, home
         if client is not None:
             check_client(client, 0)
+        if not (token.isascii() and token.isprintable()):
+            raise SettingError("a token is a line of ASCII", "other characters", "copy it again")
         with storage(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = self._identity(client)
@@ -71,9 +86,9 @@ class Session:
             path = self.home / "federation.json"
             if not path.exists():
                 told = self.transport.send("GET", "/v1/federation", self.token).content
-                Layout.from_json(json.loads(told)["layout"])
+                _layout(told)
                 write_file(path, told)
-            self._layout = Layout.from_json(json.loads(_read(path))["layout"])
+            self._layout = _layout(_read(path))
         return self._layout
 
     def task(self, samples: int = 0, wait: float = 30.0) -> Task | None:
@@ -82,13 +97,14 @@ class Session:
         answer = self._ask_for_task(0) if joined else self._join(samples)
         if joined and answer.status_code == 204:
             answer = self._join(samples)  # withdrawn meanwhile, perhaps: say again that we are here
-        if answer.status_code != 200 and wait:
+        if answer.status_code in (202, 204) and wait:
             answer = self._ask_for_task(wait)
-        return self._keep(answer) if answer.status_code == 200 else None
+        return self._given(answer)
 
     def upload(self, upload: Upload) -> Task | None:
         """Send an upload, saved first; the next task, or None while a round is open."""
-        return self._send(self._save(Spool(upload, self._notebook())))
+        begun = (self.home / "spool").exists()
+        return self._send(self._save(Spool(upload, self._notebook())), begun)
 
     def refresh(self, learner: Learner, wait: float = 30.0) -> Ensemble:
         """Train by the task's recipe, upload, and return what to predict with now.
@@ -102,18 +118,28 @@ class Session:
         if spool is not None and spool.upload.number < task.number:  # it was taken: the answer is this task
             self._taken(spool)
             return self.held()
+        begun = spool is not None
         if spool is None:
             fit = recipe(task.recipe).fit(self.layout, self.client, task, learner, self._notebook())
             spool = self._save(Spool(fit.upload, fit.notebook))
-        self._send(spool)
+        self._send(spool, begun)
         return self.held()
+
+    def kept(self) -> Task | None:
+        """The newest task at home, without asking anybody."""
+        data = self._stored("task")
+        return None if data is None else decode("task", data, Task)
+
+    def pending(self) -> Upload | None:
+        """An upload on its way: trained and saved, and not known to be taken."""
+        spool = self._spool()
+        return None if spool is None else spool.upload
 
     def held(self) -> Ensemble:
         """What the client has at home to predict with, without asking anybody."""
-        data = self._stored("task")
-        if data is None:
+        task = self.kept()
+        if task is None:
             raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
-        task = decode("task", data, Task)
         return recipe(task.recipe).use(self.layout, task, self._notebook())
 
     def draw(self, samples: int = 0) -> Params:
@@ -160,22 +186,25 @@ class Session:
         return answer
 
     def _ask_for_task(self, wait: float) -> httpx.Response:
-        return self.transport.send("GET", f"{self._path()}/task?wait={wait:g}", self._secret)
+        """The open task, unless it is the one at home: that one is not sent again."""
+        kept = self._stored("task")
+        known = {} if kept is None else {"if-none-match": f'"{hashlib.sha256(kept).hexdigest()}"'}
+        return self.transport.send("GET", f"{self._path()}/task?wait={wait:g}", self._secret, known)
 
     def _save(self, spool: Spool) -> Spool:
         """On disk before it is sent."""
         write_file(self.home / "spool", encode("spool", spool))
         return spool
 
-    def _send(self, spool: Spool) -> Task | None:
-        upload = spool.upload
-        path = f"{self._path()}/uploads/{upload.number}"
+    def _send(self, spool: Spool, begun: bool = False) -> Task | None:
+        """`begun` says that a part of it may have been sent before."""
+        path = f"{self._path()}/uploads/{spool.upload.number}"
         try:
-            answer = self.transport.send("PUT", path, self._secret, content=encode("upload", upload))
-        except (TaskClosed, UnknownTask, Conflict):
-            self._drop_spool()  # the server went on without it: the next refresh starts afresh
+            answer = self.transport.upload(path, self._secret, encode("upload", spool.upload), begun)
+        except FINAL:
+            self._drop_spool()  # it will never be taken: the next refresh starts afresh
             raise
-        task = self._keep(answer) if answer.status_code == 200 else None
+        task = self._given(answer)
         self._taken(spool)
         return task
 
@@ -188,6 +217,12 @@ class Session:
     def _drop_spool(self) -> None:
         with storage(self.home):
             (self.home / "spool").unlink(missing_ok=True)
+
+    def _given(self, answer: httpx.Response) -> Task | None:
+        """The task of an answer: a new one, the one at home (304), or none yet."""
+        if answer.status_code == 304:
+            return self.kept()
+        return self._keep(answer) if answer.status_code == 200 else None
 
     def _keep(self, answer: httpx.Response) -> Task:
         """A task is used only once it is whole, sound, and at home."""
@@ -212,6 +247,19 @@ class Session:
     def _stored(self, name: str) -> bytes | None:
         path = self.home / name
         return _read(path) if path.exists() else None
+
+
+def _layout(told: bytes) -> Layout:
+    """The layout a federation tells, if it is as it was sent."""
+    try:
+        about = json.loads(told)
+        layout = Layout.from_json(about["layout"])
+        sound = layout.digest == about["layout_digest"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise BadFormat("a federation tells its layout, and its digest", "others", "ask again")
+    return layout
 
 
 def _read(path: Path) -> bytes:

@@ -71,12 +71,12 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         app.add_exception_handler(kind, _refuse(service))
 
     @app.get("/v1/federation")
-    async def federation(request: Request) -> dict[str, Any]:
+    async def federation(request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
         if guard:
             guard.anybody(_credential(request))
         state = coordinator.state
-        return {
+        told = {
             "format": FORMAT,
             "algorithm": coordinator.algorithm.name,
             "recipes": sorted(RECIPES),
@@ -86,6 +86,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             "layout": layout.to_json(),
             "layout_digest": layout.digest,
         }
+        body = json.dumps(told).encode()
+        return Response(body, 200, {"etag": _tag(body)}, "application/json")
 
     @app.put("/v1/clients/{client}")
     async def join(client: str, request: Request) -> Response:
@@ -251,7 +253,12 @@ def _seconds(text: str) -> float:
 
 def _encoded(task: Task) -> tuple[bytes, str]:
     body = encode_task(task)
-    return body, f'"{hashlib.sha256(body).hexdigest()}"'
+    return body, _tag(body)
+
+
+def _tag(body: bytes) -> str:
+    """The ETag of an answer: whoever receives it can tell whether it is whole."""
+    return f'"{hashlib.sha256(body).hexdigest()}"'
 
 
 def _opened(body: bytes, announced: Announced, models: int) -> Upload:

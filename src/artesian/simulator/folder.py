@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from safetensors.numpy import save
 
 import artesian
-from artesian.codec import FORMAT, check_format, contiguous, from_tree, gather, scatter, to_json, to_tree
+from artesian.codec import FORMAT, check_format, encode_arrays, from_tree, gather, scatter, to_json, to_tree
 from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
 from artesian.journal import Journal, Vault, lock_file, storage, write_file
 
@@ -193,7 +192,7 @@ class RunFolder:
         with storage(final):
             final.mkdir(exist_ok=True)
         for name, arrays in models.items():
-            write_file(final / f"{name}.safetensors", save({n: contiguous(a) for n, a in arrays.items()}))
+            write_file(final / f"{name}.safetensors", encode_arrays(arrays))
         write_file(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False).encode())
 
     def _snapshots(self) -> list[Path]:

@@ -1,0 +1,142 @@
+// One client of an Artesian federation, in plain JavaScript: Node 18 or later, no packages.
+//
+//   ARTESIAN_TOKEN=artesian_enrol_... node client.mjs URL HOME [TIMES] [DATA.json]
+//
+// It learns a softmax regression (dense.weight, dense.bias) from {"x": [[...], ...], "y": [0, 1, ...]}: joins, trains the
+// model it is given, uploads, and keeps what it is given next in HOME/task.safetensors. Kill it anywhere and start it again.
+
+import { createHash, randomBytes } from "node:crypto";
+import * as fs from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+
+const [url, home, times = "1", data] = process.argv.slice(2);
+const token = process.env.ARTESIAN_TOKEN;
+const PATIENCE = 60; // seconds of trying again
+const TINY = { x: [[2, 1], [1, 2], [2, 2], [3, 1], [-2, -1], [-1, -2], [-2, -2], [-3, -1]], y: [1, 1, 1, 1, 0, 0, 0, 0] };
+const { x, y } = data ? JSON.parse(fs.readFileSync(data)) : TINY;
+
+// At home: every file is whole or not there, and what is sent was saved before.
+const at = (name) => `${home}/${name}`;
+const read = (name) => (fs.existsSync(at(name)) ? fs.readFileSync(at(name)) : null);
+const drop = (name) => fs.rmSync(at(name), { force: true });
+function save(name, bytes) {
+  fs.writeFileSync(at(name + ".tmp"), bytes, { mode: 0o600, flush: true });
+  fs.renameSync(at(name + ".tmp"), at(name));
+}
+
+// A message: 8 bytes of length, a JSON header, float32 vectors.
+function decode(bytes) {
+  const start = 8 + Number(bytes.readBigUInt64LE(0));
+  const { __metadata__, ...tensors } = JSON.parse(bytes.subarray(8, start));
+  const { format, body } = JSON.parse(__metadata__.artesian);
+  if (format !== 1) throw new Error(`this client reads format 1, not ${format}`);
+  const vector = ([from, to]) => new Float32Array(new Uint8Array(bytes.subarray(start + from, start + to)).buffer);
+  for (const [name, { $tensor }] of Object.entries(body.models)) body.models[name] = vector(tensors[$tensor].data_offsets);
+  return body;
+}
+function encode(body, name, vector) {
+  const told = { ...body, models: { [name]: { $tensor: `models/${name}` } } };
+  const tensor = { dtype: "F32", shape: [vector.length], data_offsets: [0, vector.byteLength] };
+  const artesian = JSON.stringify({ format: 1, kind: "upload", body: told });
+  let header = Buffer.from(JSON.stringify({ __metadata__: { artesian }, [`models/${name}`]: tensor }));
+  header = Buffer.concat([header, Buffer.alloc(-header.length & 7, " ")]);
+  const length = Buffer.alloc(8);
+  length.writeBigUInt64LE(BigInt(header.length));
+  return Buffer.concat([length, header, Buffer.from(vector.buffer)]);
+}
+
+// The recipe `train`: descend the mean cross-entropy + prox/2 ||w - given||^2; send the model, or its change.
+function train(given, layout, { rate, epochs, prox = 0, delta = false }) {
+  const [weight, offset] = layout.entries; // rows of features, columns of classes; then one number for each class
+  if (weight?.name !== "dense.weight" || offset?.name !== "dense.bias") throw new Error("this is no softmax regression");
+  const [classes] = offset.shape, w = Float64Array.from(given), bias = given.length - classes;
+  for (let epoch = 0; epoch < epochs; epoch++) {
+    const slope = w.map((value, i) => prox * (value - given[i]));
+    x.forEach((row, n) => {
+      const score = [...w.subarray(bias)].map((b, k) => row.reduce((s, v, i) => s + v * w[i * classes + k], b));
+      const power = score.map((s) => Math.exp(s - Math.max(...score))), total = power.reduce((a, b) => a + b);
+      power.forEach((p, k) => {
+        const error = (p / total - (k === y[n])) / x.length;
+        row.forEach((v, i) => (slope[i * classes + k] += error * v));
+        slope[bias + k] += error;
+      });
+    });
+    slope.forEach((s, i) => (w[i] -= rate * s));
+  }
+  return Float32Array.from(w, (value, i) => (delta ? value - given[i] : value)); // all entries are floats here
+}
+
+// HTTP: what may pass is tried again, after as long as the server asks for and a little more by chance.
+class Later extends Error {}
+class Refused extends Error {}
+async function request(method, path, credential, body, headers = {}) {
+  const options = { method, body, headers: { authorization: `Bearer ${credential}`, ...headers } };
+  let answer, bytes;
+  try {
+    answer = await fetch(url + path, options);
+    bytes = Buffer.from(await answer.arrayBuffer());
+  } catch (error) {
+    throw new Later(`no answer: ${error.cause ?? error}`);
+  }
+  const { status } = answer, tag = answer.headers.get("etag");
+  if ([408, 429].includes(status) || status >= 500)
+    throw Object.assign(new Later(`status ${status}`), { after: Number(answer.headers.get("retry-after")) || 0 });
+  if (!answer.ok) throw Object.assign(new Refused(`${status} ${bytes}`), { status });
+  if (tag && tag !== `"${createHash("sha256").update(bytes).digest("hex")}"`) throw new Later("a garbled answer");
+  return { status, bytes };
+}
+async function patiently(attempt) {
+  const end = performance.now() + 1000 * PATIENCE;
+  for (let turn = 0; ; turn++) {
+    try {
+      return await attempt(turn);
+    } catch (error) {
+      const pause = 1000 * Math.max(error.after ?? 0, Math.min(10, 0.1 * 2 ** turn)) * (1 + Math.random() / 2);
+      if (!(error instanceof Later) || performance.now() + pause > end) throw error;
+      await sleep(pause);
+    }
+  }
+}
+
+// Who we are is made once and saved before anybody hears of it.
+fs.mkdirSync(home, { recursive: true, mode: 0o700 });
+if (!read("identity.json"))
+  save("identity.json", JSON.stringify({ client: randomBytes(8).toString("hex"), secret: randomBytes(32).toString("hex") }));
+const { client, secret } = JSON.parse(read("identity.json"));
+const place = `/v1/clients/${client}`;
+const layout = JSON.parse((await patiently(() => request("GET", "/v1/federation", token))).bytes).layout;
+
+const keep = (bytes) => (save("task.safetensors", bytes), decode(bytes));
+async function openTask() { // joining again is harmless, and tells the open task
+  let { status, bytes } = await request("PUT", place, token, JSON.stringify({ samples: x.length, secret }));
+  while (status !== 200) ({ status, bytes } = await request("GET", `${place}/task?wait=30`, secret));
+  return keep(bytes);
+}
+
+let task = null;
+for (let turn = 0; turn < Number(times); turn++) {
+  task ??= await patiently(openTask);
+  let body = read("upload.safetensors"); // of an earlier life, perhaps
+  if (!body) {
+    if (task.recipe !== "train") throw new Error(`this client knows the recipe train, not ${task.recipe}`);
+    const [[name, given]] = Object.entries(task.models);
+    const told = { client, number: task.number, samples: x.length, mixture: null, metrics: {} };
+    save("upload.safetensors", (body = encode(told, name, train(given, layout, task.settings))));
+  }
+  const { number } = decode(body);
+  const digest = `sha-256=:${createHash("sha256").update(body).digest("base64")}:`;
+  try {
+    task = await patiently(async (again) => {
+      const open = again ? await openTask() : task;
+      if (number < open.number) return open; // it was taken, and its answer lost
+      const sent = await request("PUT", `${place}/uploads/${number}`, secret, body, { "repr-digest": digest });
+      return sent.status === 200 ? keep(sent.bytes) : null; // 202: a round is open
+    });
+    console.log(JSON.stringify({ client, uploaded: number, mixture: task?.mixture ?? null }));
+  } catch (error) {
+    if (![404, 409, 422].includes(error.status)) throw error;
+    console.error(`upload ${number} will never be taken: ${error.message}`);
+    task = null;
+  }
+  drop("upload.safetensors");
+}

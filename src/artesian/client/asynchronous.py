@@ -1,0 +1,82 @@
+"""The same session for asyncio: every call runs in one thread of the session's own, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, ParamSpec, Self, TypeVar
+
+from artesian.client.session import Session, connect
+from artesian.core import ClientId, Ensemble, Learner, Task, Upload
+from artesian.params import Params
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def connect_async(
+    url: str, *, token: str, home: str | Path, client: ClientId | None = None, patience: float = 60.0, **options: Any
+) -> AsyncSession:
+    """As `connect`, for asyncio: `async with connect_async(...) as client: await client.refresh(learner)`."""
+    return AsyncSession(connect(url, token=token, home=home, client=client, patience=patience, **options))
+
+
+class AsyncSession:
+    """One client of one federation, awaited.
+
+    Who cancels a call no longer waits for it; what it had begun is finished in the thread, and the next call comes
+    after it. So a home is never left in between, and the session stays usable.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._thread = ThreadPoolExecutor(1, f"artesian-{session.client}")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def client(self) -> ClientId:
+        """The name of this client."""
+        return self._session.client
+
+    async def task(self, samples: int = 0, wait: float = 30.0) -> Task | None:
+        """See `Session.task`."""
+        return await self._run(self._session.task, samples, wait)
+
+    async def upload(self, upload: Upload) -> Task | None:
+        """See `Session.upload`."""
+        return await self._run(self._session.upload, upload)
+
+    async def refresh(self, learner: Learner, wait: float = 30.0) -> Ensemble:
+        """See `Session.refresh`; the training, too, runs in the thread."""
+        return await self._run(self._session.refresh, learner, wait)
+
+    async def held(self) -> Ensemble:
+        """See `Session.held`."""
+        return await self._run(self._session.held)
+
+    async def draw(self, samples: int = 0) -> Params:
+        """See `Session.draw`."""
+        return await self._run(self._session.draw, samples)
+
+    async def leave(self) -> None:
+        """See `Session.leave`."""
+        await self._run(self._session.leave)
+
+    async def close(self) -> None:
+        """Let go of the connections, after what is under way; closing twice is harmless."""
+        try:
+            await self._run(self._session.close)
+        except RuntimeError:  # the thread has gone: it was closed before
+            return
+        self._thread.shutdown(wait=False)
+
+    async def _run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **options))

@@ -1,0 +1,91 @@
+"""A real server process, for clients that are real processes too."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+POINTS = """
+import os
+import numpy as np
+from artesian import CDFL, FedBuff, FedProx, Plan
+from artesian.learners.arrays import SoftmaxRegression
+from artesian.server.federation import Federation
+
+MODEL = SoftmaxRegression(features=2, classes=2)
+PLAN = Plan(epochs=5, rate=0.3)
+
+
+def draw(cluster, seed, count=60):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, count)
+    angle = np.pi * cluster / 2
+    x = rng.normal(0, 1, (count, 2)) + np.outer(2 * y - 1, [np.cos(angle), np.sin(angle)])
+    return x.astype(np.float32), y
+
+
+def federation():
+    proxies = {f"k{i}": MODEL.learner(*draw(i, i)) for i in range(2)}
+    start = [proxy.train(MODEL.start(0), seed=0, plan=Plan(epochs=10)) for proxy in proxies.values()]
+    algorithm = eval(os.environ.get("ALGORITHM", "CDFL()"))
+    return Federation(MODEL, algorithm, proxies, start, plan=PLAN, name="points")
+
+
+def learner():
+    return MODEL.learner(*draw(1, seed=7, count=40))
+"""
+
+
+class Process:
+    """`artesian serve` in a folder of its own, on a port of its own."""
+
+    def __init__(self, folder: Path, app: str = POINTS, algorithm: str = "CDFL()") -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        (folder / "points.py").write_text(app)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "artesian.cli", "serve", "points:federation", "--store", "store"]
+        with open(folder / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)],
+                cwd=folder,
+                stderr=log,
+                env={**os.environ, "ALGORITHM": algorithm},
+            )
+        self._wait()
+        words = (folder / "log").read_text().splitlines()
+        self.token = next(line.split()[-1] for line in words if line.startswith("enrol token"))
+
+    def _wait(self) -> None:
+        end = time.monotonic() + 30
+        while True:
+            try:
+                httpx.get(f"{self.url}/healthz")
+                return
+            except httpx.TransportError:
+                assert self.process.poll() is None, (self.folder / "log").read_text()
+                assert time.monotonic() < end
+                time.sleep(0.02)
+
+    def task(self, client: str, secret: str) -> bytes:
+        """The open task of a client, as the server tells it."""
+        told = httpx.get(f"{self.url}/v1/clients/{client}/task", headers={"authorization": f"Bearer {secret}"})
+        assert told.status_code == 200, told.text
+        return told.content
+
+    def stop(self) -> dict:
+        """End it in good order; what its store holds, client by client."""
+        from artesian.serving import describe
+
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(timeout=30) == 0, (self.folder / "log").read_text()
+        return {member["client"]: member for member in describe(self.folder / "store")["members"]}

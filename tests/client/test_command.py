@@ -1,0 +1,143 @@
+"""`artesian client` as a user meets it: real processes against a real server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from servers import Process
+
+from artesian.codec import decode
+from artesian.core import Task
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    made = Process(tmp_path_factory.mktemp("federation") / "server")
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def command(server: Process, home: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "artesian.cli", "client", server.url, "--home", str(home), *options]
+
+
+def run(server: Process, home: Path, *options: str, code: int = 0, token: bool = True) -> str:
+    told = subprocess.run(
+        command(server, home, *options),
+        capture_output=True,
+        text=True,
+        cwd=server.folder,
+        timeout=60,
+        env={**os.environ, "ARTESIAN_TOKEN": server.token if token else ""},
+    )
+    assert told.returncode == code, told.stdout + told.stderr
+    assert "Traceback" not in told.stderr
+    return told.stdout if code == 0 else " ".join(told.stderr.split())
+
+
+def test_it_refreshes_so_many_times_and_goes_on_later(server, tmp_path) -> None:
+    home = tmp_path / "home"
+    told = run(server, home, "--learner", "points:learner", "--client", "c1", "--times", "2", "--json")
+    first, second = (json.loads(line) for line in told.splitlines())
+    assert (first["client"], first["answered"], first["task"], first["samples"]) == ("c1", 1, 2, 40)
+    assert (second["answered"], second["task"]) == (2, 3)
+    assert second["before"] == first["after"]
+    assert sum(second["mixture"].values()) == pytest.approx(1)
+    again = run(server, home, "--learner", "points:learner", token=False)  # who joined needs no token
+    assert again.startswith("client c1, answered 3, samples 40, before ")
+    assert " k1=" in again
+
+
+def test_it_draws_writes_the_model_under_its_names_shows_it_and_leaves(server, tmp_path) -> None:
+    home, file = tmp_path / "home", tmp_path / "model.safetensors"
+    run(server, home, "--out", str(file), "--samples", "9")
+    arrays = load_file(file)
+    assert {name: array.shape for name, array in arrays.items()} == {"dense.weight": (2, 2), "dense.bias": (2,)}
+    (params,) = decode("task", (home / "task").read_bytes(), Task).models.values()
+    assert np.array_equal(np.concatenate([arrays["dense.weight"].ravel(), arrays["dense.bias"]]), params)
+    held = json.loads(run(server, home, "--held", "--json", token=False))
+    assert (held["task"], held["recipe"], held["upload"], held["models"]) == (1, "train", None, {"blend": 6})
+    assert held["settings"]["epochs"] == 5
+    assert run(server, home, "--leave") == ""
+    assert not (home / "joined").exists()
+
+
+def test_a_function_makes_the_learner_anew_and_every_goes_on_until_stopped(server, tmp_path) -> None:
+    home = tmp_path / "home"
+    (server.folder / "growing.py").write_text(
+        "from points import MODEL, draw\nturns = []\n"
+        "def grow():\n    turns.append(1)\n    return MODEL.learner(*draw(0, seed=1, count=10 * len(turns)))\n"
+    )
+    process = subprocess.Popen(
+        command(server, home, "--learner", "growing:grow", "--every", "0", "--json", "--token", server.token),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=server.folder,
+    )
+    lines = [json.loads(process.stdout.readline()) for _ in range(3)]
+    refused = run(server, home, "--learner", "points:learner", code=2)
+    process.send_signal(signal.SIGINT)
+    rest, complaint = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "the same command goes on" in complaint
+    assert "held by another" in refused
+    assert [line["samples"] for line in lines] == [10, 20, 30]
+    done = len(lines) + len(rest.splitlines())
+    next_one = json.loads(run(server, home, "--learner", "points:learner", "--json"))
+    assert next_one["answered"] in (done + 1, done + 2)  # one may have been taken whose line was not written
+
+
+def test_every_goes_on_over_failures_that_pass(server, tmp_path) -> None:
+    home = tmp_path / "home"
+    run(server, home, "--learner", "points:learner")
+    identity = json.loads((home / "identity.json").read_text())
+    nowhere = "http://127.0.0.1:9"
+    (home / "identity.json").write_text(json.dumps({**identity, "url": nowhere}))
+    options = ["--learner", "points:learner", "--every", "0", "--times", "3", "--patience", "0"]
+    told = subprocess.run(
+        [sys.executable, "-m", "artesian.cli", "client", nowhere, "--home", str(home), *options],
+        capture_output=True,
+        text=True,
+        cwd=server.folder,
+        timeout=60,
+    )
+    assert told.returncode == 0
+    assert told.stderr.count("a server answers in the end") == 3
+    assert "stamina" not in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--learner", "points:nothing"], "learner.name can be imported"),
+        (["--learner", "points:PLAN"], "points:PLAN is a Learner, or makes one"),
+        (["--learner", "points:draw"], "points:draw is a Learner, or makes one"),
+        (["--held"], "--held shows the home of a client"),
+        (["--client", "a/b"], "a client id is"),
+        (["--token", "nonsense"], "enrolment token"),
+        (["--token", "käse"], "a token is a line of ASCII"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(server, tmp_path, options, words) -> None:
+    assert words in run(server, tmp_path / "home", *options, code=2)
+
+
+def test_without_a_token_nobody_joins_and_an_address_is_written_out(server, tmp_path) -> None:
+    assert "ARTESIAN_TOKEN" in run(server, tmp_path / "home", code=2, token=False)
+    assert not (tmp_path / "home").exists()
+    told = subprocess.run(
+        [sys.executable, "-m", "artesian.cli", "client", "localhost:8440", "--home", "h", "--token", "t"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert told.returncode == 2
+    assert "begins with http" in told.stderr
