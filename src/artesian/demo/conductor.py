@@ -103,7 +103,9 @@ class _Play:
         self._watch(lambda: time.monotonic() - began >= DEAD)
         cut = sum(self.records.sending.get(client) == number for client, number in caught.items())
         acknowledged = len(self.records.acknowledged)
-        self.screen.tell(f"the server was killed with SIGKILL: {acknowledged} uploads acknowledged, {cut} on their way")
+        self.screen.tell(
+            f"the server was killed with SIGKILL; uploads acknowledged: {acknowledged}, on their way: {cut}"
+        )
         self.server.start()
         self._watch(self.server.answers)
         down = time.monotonic() - began

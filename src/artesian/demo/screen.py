@@ -29,7 +29,7 @@ class Kill:
     down: float  # seconds until it answered again
 
     def __str__(self) -> str:
-        return f"{self.cut} uploads on their way; answering again after {self.down:.1f} s"
+        return f"uploads on their way: {self.cut}; answering again after {self.down:.1f} s"
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,11 @@ class Screen:
             self._live.update(self._view(records, figures, busy), refresh=True)
         elif figures and time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
-            self.tell("; ".join(lines(figures, self.repository).values()))
+            self.tell("; ".join(f"{key} {text}" for key, text in lines(figures, self.repository).items()))
 
     def _view(self, records: Records, figures: Figures | None, busy: float) -> Any:
-        bar = ProgressBar(total=self.seconds, completed=min(busy, self.seconds), width=60)
+        bar = Table.grid(padding=(0, 1))
+        bar.add_row(ProgressBar(total=self.seconds, completed=min(busy, self.seconds), width=50), f"{busy:.0f} s")
         if figures is None:
             return Group(bar, Text("waiting for the first uploads"))
         told = [Text(f"{key:9} {text}") for key, text in lines(figures, self.repository).items()]
@@ -100,7 +101,7 @@ def mixtures(records: Records, clusters: tuple[ClusterId, ...]) -> Table:
     first, *rest = clusters
     table = Table("client", "uploads", f"true {first}", *rest, "", f"found {first}", *rest, "before", "after", box=None)
     table.padding = (0, 1, 0, 0)
-    for client, seen in list(records.refreshes.items())[:ROWS]:
+    for client, seen in sorted(records.refreshes.items())[:ROWS]:
         last = seen[-1]
         shares = (*_shares(last.true, clusters), "|", *_shares(last.found, clusters))
         table.add_row(client, str(len(seen)), *shares, f"{last.before:.2f}", f"{last.after:.2f}")

@@ -83,6 +83,7 @@ class Server:
 
     def answers(self) -> bool:
         """Is it ready?"""
+        self.check()
         try:
             return self._http.get("/readyz").status_code == 200
         except httpx.TransportError:
@@ -154,8 +155,9 @@ def ended(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody listens on."""
-    for port in PORTS:
+    """A port on loopback that nobody listens on; two demos begin to look at different ones."""
+    first = os.getpid() % len(PORTS)
+    for port in (*PORTS[first:], *PORTS[:first]):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
