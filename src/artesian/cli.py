@@ -111,7 +111,7 @@ def simulate(
 @app.command()
 def demo(
     clients: Annotated[int, typer.Option(help="How many client processes.", min=1, max=40)] = 12,
-    seconds: Annotated[float, typer.Option(help="How long clients come and go.", min=1, max=60)] = 40,
+    seconds: Annotated[float, typer.Option(help="How long clients come and go.", min=1, max=60)] = 30,
     keep: Annotated[
         Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep store and records in a new folder.")
     ] = None,
