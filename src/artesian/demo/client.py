@@ -17,7 +17,7 @@ import httpx
 
 from artesian.client.session import Session, connect
 from artesian.core import Notebook, Task, generator
-from artesian.demo.federation import SEED, experiment, listen
+from artesian.demo.world import SEED, experiment, listen
 from artesian.errors import ArtesianError
 from artesian.simulator.executors import Job, Place
 

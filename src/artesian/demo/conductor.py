@@ -15,10 +15,10 @@ from typing import Any
 from artesian.core import ClientId, generator
 from artesian.demo.audit import audit
 from artesian.demo.client import Orders
-from artesian.demo.federation import SEED, experiment, write_digits
 from artesian.demo.records import Records
 from artesian.demo.screen import Kill, Repository, Screen, close
 from artesian.demo.stage import Client, Server, Stage, handled, undisturbed
+from artesian.demo.world import SEED, experiment, write_digits
 from artesian.display import err, out
 from artesian.errors import MachineError, RunExists, SettingError
 from artesian.journal import storage
