@@ -23,7 +23,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(INPUTS) | $(BIN)/python
-	@$(PIP) --editable '.[sim]'
+	@$(PIP) --editable '.[sim,client,server]'
 	@touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(BIN)/python

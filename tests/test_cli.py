@@ -112,13 +112,6 @@ def test_the_lists_are_json_too() -> None:
     assert "digits-4" in artesian("presets").stdout
 
 
-def test_the_demo_shows_mixtures_beside_the_true_ones() -> None:
-    told = artesian("demo", "--uploads", "150")
-    assert told.returncode == 0, told.stderr
-    for words in ("true k0", "found k3", "fedbuff", "local", "One model down per upload"):
-        assert words in told.stdout
-
-
 def test_progress_is_plain_lines_when_nobody_watches() -> None:
     told = artesian("simulate", "digits-2", *QUICK)
     assert "20/20 uploads" in told.stderr

@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 import artesian
-from artesian.display import COLUMNS, KEYS, err, grouped, mixtures_of, out, print_comparison, progress_of, show
+from artesian.display import COLUMNS, KEYS, err, grouped, out, print_comparison, progress_of, show
 from artesian.errors import ArtesianError, SettingError
 
 if TYPE_CHECKING:
@@ -113,40 +113,30 @@ def simulate(
 
 @app.command()
 def demo(
-    uploads: Annotated[int, typer.Option(help="How many uploads to simulate.", min=1)] = 1200,
-    workers: Annotated[int, typer.Option(help="Worker processes; 0 trains in this one.", min=0)] = 0,
+    clients: Annotated[int, typer.Option(help="How many client processes.", min=1, max=40)] = 12,
+    seconds: Annotated[float, typer.Option(help="How long clients come and go.", min=1, max=60)] = 30,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep store and records in a new folder.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="FOLDER", help="Only repeat the closing check on a kept folder.")
+    ] = None,
 ) -> None:
-    """See it work: drifting clients, real digits in four rotations, one model back for every upload.
+    """See it work: a server, a dozen client processes whose data drift, and a kill in the middle.
 
-    Runs CDFL and, for comparison, FedBuff and training alone; then shows the mixtures found beside the true ones.
+    The server is killed with SIGKILL while clients are busy, and started again on the same store and port. At the
+    end every upload that a client saw acknowledged is looked for in the store; if one is missing, the exit code is 1.
     """
-    from artesian.experiments import load
-    from artesian.simulator.run import simulate as run_simulation
+    from artesian.demo import check_extras
 
-    out.print(
-        "Clients hold digits in four rotations, mixed differently in every cycle. Each trains when it wants\n"
-        "to, uploads one model, and draws back one model: the clusters blended for what its data are now.\n"
-    )
-    summaries, found = [], None
-    for name in ("cdfl", "fedbuff", "local"):
-        experiment = load("digits-4", [f"algorithm.name={name}", f"uploads={uploads}"])
-        with progress_of(name) as progress:
-            run = run_simulation(experiment, seed=0, workers=workers, progress=progress)
-        assert run is not None
-        summaries.append(dict(run.summary))
-        found = found or run
-    assert found is not None
-    out.print(mixtures_of(found))
-    out.print("(with four clusters CDFL's default amplifier says 0.50 at most: see docs/algorithms/cdfl.md)\n")
-    print_comparison(summaries)
-    down, clusters = found.summary["bytes_down"], len(found.models)
-    out.print(
-        f"One model down per upload: {down / 1e6:.1f} MB, where sending all {clusters} clusters would take "
-        f"{clusters * down / 1e6:.1f} MB.\n"
-        "One setting, one seed: another client optimiser turns the order of these methods round (README, Numbers).\n"
-        "Next: artesian presets, artesian simulate digits-4 --out runs/first, artesian simulate --help",
-        highlight=False,
-    )
+    check_extras()
+    from artesian.demo import conductor
+
+    try:
+        conductor.check(check) if check else conductor.perform(clients, seconds, keep)
+    except KeyboardInterrupt:
+        err.print("interrupted: every process of the demo has ended", style="yellow")
+        sys.exit(130)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""What people see: progress bars, tables of runs, mixtures side by side."""
+"""What people see: progress bars and tables of runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from artesian.simulator.result import Run
     from artesian.simulator.run import Progress
 
 WIDE = 140  # columns, where no terminal says how many there are
@@ -144,16 +143,6 @@ def _pair(pair: Sequence[float] | None, unit: float, digits: int) -> str:
         return "-"
     mean, spread = (value * unit for value in pair)
     return f"{mean:.{digits}f}±{spread:.{digits}f}" if spread else f"{mean:.{digits}f}"
-
-
-def mixtures_of(run: Run) -> Table:
-    """The mixtures of a dozen clients, true and found."""
-    names = list(run.models)
-    table = Table("client", *(f"true {k}" for k in names), "", *(f"found {k}" for k in names), box=None)
-    for client, (true, found) in list(run.mixtures.items())[:12]:
-        shares = [f"{(found or {}).get(k, 0):.2f}" if found else "-" for k in names]
-        table.add_row(client, *(f"{true.get(k, 0):.2f}" for k in names), "|", *shares)
-    return table
 
 
 def show(value: Any) -> str:

@@ -1,0 +1,102 @@
+"""The closing check: what clients saw acknowledged against what the store holds, and the state against a replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from artesian.core import ClientId
+from artesian.demo.federation import federation
+from artesian.engine import Coordinator
+from artesian.errors import StoreDamaged
+from artesian.server.federation import Federation
+from artesian.server.store import Store
+from artesian.simulator.executors import single_threaded
+
+Identity = tuple[ClientId, int]  # of an upload: client and number
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was compared, and what came out."""
+
+    acknowledged: int  # uploads that clients saw acknowledged
+    stored: int  # uploads among the store's events
+    events: int  # all of them, joins too
+    folds: int  # that the state counts
+    lost: tuple[Identity, ...]  # acknowledged, and not in the store
+    twice: tuple[Identity, ...]  # in the store more than once
+    replayed: bool  # the state is that of a replay of every event from the beginning
+
+    @property
+    def complaints(self) -> list[str]:
+        """Everything that is not as it must be."""
+        found = {
+            f"{len(self.lost)} acknowledged uploads lost ({_named(self.lost)})": bool(self.lost),
+            f"{len(self.twice)} uploads applied twice ({_named(self.twice)})": bool(self.twice),
+            f"{self.folds} folds of {self.stored} uploads": self.folds != self.stored,
+            "another state than the replay of the events gives": not self.replayed,
+        }
+        return [text for text, holds in found.items() if holds]
+
+    def insist(self) -> None:
+        """Fail unless the store holds exactly what it must."""
+        if self.complaints:
+            raise StoreDamaged(
+                "a store holds every acknowledged upload once, and the state they lead to",
+                "; ".join(self.complaints),
+                "keep the folder with --keep, and report it",
+            )
+
+
+def audit(folder: Path, acknowledged: Sequence[Identity]) -> Audit:
+    """Open the store as a server would, and compare."""
+    with single_threaded():
+        served = federation()
+        store = Store(folder, served.identity)
+        try:
+            restored, replayed = _restored(served, store), _replayed(served, store)
+            uploads, events = Counter(_uploads(store)), store.count
+        finally:
+            store.close()
+    return Audit(
+        acknowledged=len(acknowledged),
+        stored=uploads.total(),
+        events=events,
+        folds=restored.state.version,
+        lost=tuple(sorted(set(acknowledged) - set(uploads))),
+        twice=tuple(sorted(upload for upload, count in uploads.items() if count > 1)),
+        replayed=restored.digest() == replayed.digest(),
+    )
+
+
+def _restored(served: Federation, store: Store) -> Coordinator:
+    """What a server would go on with: the newest snapshot and the events after it."""
+    latest = store.latest()
+    if latest is None:
+        raise StoreDamaged("a store has a snapshot", f"none at {store.folder}", "restore a backup")
+    done, snapshot = latest
+    coordinator = Coordinator.restore(served.algorithm, snapshot, given=store.shelf, **served.options())
+    for event in store.events(done):
+        coordinator.replay(event)
+    return coordinator
+
+
+def _replayed(served: Federation, store: Store) -> Coordinator:
+    """What a server that was never killed would have come to: every event, from the beginning."""
+    coordinator = served.begin()
+    for event in store.events():
+        coordinator.replay(event)
+    return coordinator
+
+
+def _uploads(store: Store) -> list[Identity]:
+    events = store.last(store.count)
+    return [(e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload"]
+
+
+def _named(uploads: Sequence[Identity]) -> str:
+    names = [f"{client} number {number}" for client, number in uploads[:3]]
+    return ", ".join(names) + (", ..." if len(uploads) > 3 else "")
