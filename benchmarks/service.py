@@ -54,11 +54,10 @@ class Bench:
     seconds: float
     repeats: int
     least: int
-    threads: int
 
     def environment(self, size: str) -> dict[str, str]:
-        """The same for all processes: one size, and as many threads for a matrix product."""
-        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
+        """The same for all processes: one size, and one thread for a matrix product, as the server has it."""
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         return {**os.environ, **threads, SIZE: size, PROXY: str(self.samples)}
 
     def load(self, size: str, way: str, clients: int) -> Found:
@@ -303,7 +302,7 @@ def preamble(bench: Bench) -> str:
             f"{memory:.0f} GB of memory, {platform.system()} {platform.release()}; load at the start "
             f"{os.getloadavg()[0]:.1f}. Stores on {_disk(bench.folder)}. "
             f"Python {platform.python_version()}, {packages}.\n",
-            f"Server and clients share the machine, over loopback; {bench.threads} thread(s) for a matrix product. "
+            f"Server and clients share the machine, over loopback; a matrix product has one thread. "
             f"Settings of the server are the defaults but for bytes_in_flight = {ROOM:,}. A fresh server and store for "
             f"every measurement: one refresh of every client to warm up, then {bench.seconds:g} s and {bench.least} "
             f"refreshes of every client at least (one where there are more than 8; {LIMIT:.0f} s at most). "
@@ -339,7 +338,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=250, help="of each of the four proxy sets (default 250)")
     parser.add_argument("--seconds", type=float, help="of each measurement, at least (default 5; 1 if quick)")
     parser.add_argument("--repeats", type=int, help="runs of everything (default 3; 1 if quick)")
-    parser.add_argument("--threads", type=int, default=1, help="for one matrix product (default 1)")
     parser.add_argument("--folder", type=Path, default=HERE, help="on a disk, for the stores (default: beside this)")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "service.md", help="where results are written")
     return parser.parse_args()
@@ -356,7 +354,6 @@ def main() -> None:
             options.seconds or (1.0 if quick else 5.0),
             options.repeats or (1 if quick else 3),
             1 if quick else 3,
-            options.threads,
         )
         sections = [preamble(bench)]
         print(sections[0], flush=True)

@@ -177,5 +177,5 @@ def _summary(clients: list[Client], skip: list[int], counts: list[int]) -> dict[
 
 if __name__ == "__main__":
     order = Order(**json.loads(sys.argv[1]))
-    assert order.clients * model_of(order.size).layout.size * 4 < ROOM, "all bodies fit into the server's room"
+    assert order.clients * model_of(order.size).layout.size * 8 < ROOM, "bodies and answers fit into the server's room"
     print(json.dumps(measure(order)))

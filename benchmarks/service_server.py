@@ -31,7 +31,7 @@ from artesian.server.federation import Federation
 
 CLUSTERS = 4
 SIZES = {"2.3 MB": (4536, 128), "45 MB": (11405, 1024)}  # features and hidden units: 582,026 and 11,689,994 parameters
-ROOM = 1 << 30  # bytes_in_flight of every server
+ROOM = 1 << 31  # bytes_in_flight of every server: an upload and its answer for each client
 SIZE, PROXY = "ARTESIAN_BENCH_SIZE", "ARTESIAN_BENCH_SAMPLES"
 
 
@@ -163,15 +163,23 @@ PARTS = (  # what a part is called ("group: part"), and where it is
     ("fold: blend", "artesian.algorithms.cdfl", "CDFL.task"),
     ("event: record", "artesian.server.store", "Store.append"),
     ("event: commit", "sqlalchemy.engine", "Connection.commit"),
-    ("blob: put", "artesian.journal", "Vault.put"),
-    ("blob: encode", "artesian.journal", "encode"),
-    ("blob: write", "artesian.journal", "write_file"),
-    ("blob: folder", "artesian.journal", "sync_folder"),
     ("mark", "artesian.server.store", "Store._set_mark"),
+    ("shelf", "artesian.server.shelf", "Shelf.__setitem__"),
+    ("shelf: drop", "artesian.server.shelf", "Shelf.__delitem__"),
     ("snapshot", "artesian.server.store", "Store.save"),
     ("answer: encode", "artesian.server.app", "_encoded"),
 )
-INNER = (("sha256", "hashlib", "sha256"), ("sync", "os", "fsync"), ("sync", "os", "fdatasync"))  # in the group around
+INNER = (  # parts of the group around them
+    ("digest", "artesian.codec", "fingerprint"),
+    ("digest", "artesian.journal", "fingerprint"),
+    ("sha256", "hashlib", "sha256"),
+    ("blob", "artesian.journal", "Vault.put"),
+    ("blob, encode", "artesian.journal", "encode"),
+    ("blob, write", "artesian.journal", "write_file"),
+    ("blob, sync of the folder", "artesian.journal", "sync_folder"),
+    ("sync", "os", "fsync"),
+    ("sync", "os", "fdatasync"),
+)
 RECEIVE = ("artesian.server.intake", "Intake.receive")
 Spent = tuple[float, float]  # seconds by the clock, and of computing
 
