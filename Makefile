@@ -7,14 +7,15 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench constraints clean
+.PHONY: help install demo test check format bench bench-service constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
 	@echo "make test         run the tests"
 	@echo "make check        formatting, lint, types"
 	@echo "make install      everything for development, without torch"
-	@echo "make bench        the benchmarks"
+	@echo "make bench        all benchmarks"
+	@echo "make bench-service  the last of them alone: the HTTP service under load"
 	@echo "make constraints  refresh constraints.txt"
 
 $(BIN)/python:
@@ -50,6 +51,10 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/blend.py
 	@$(BIN)/python benchmarks/clients.py
+	@$(MAKE) --no-print-directory bench-service
+
+bench-service: $(VENV)/.dev
+	@$(BIN)/python benchmarks/service.py --profile
 
 constraints: | $(BIN)/python
 	@$(BIN)/python tools/constraints.py
