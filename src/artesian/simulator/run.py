@@ -84,7 +84,7 @@ class Simulation:
         began = time.perf_counter() - self.totals.wall_seconds
         self.executor: Executor = executor(self.place, self.workers)
         try:
-            with single_threaded(), Interruption() as interruption:
+            with single_threaded(self.place.model), Interruption() as interruption:
                 while self.totals.uploads < self.experiment.uploads:
                     uploaded = self._next()
                     due = uploaded and self._due(self.experiment.snapshot_every)
@@ -236,7 +236,7 @@ class Simulation:
         everything = model.learner(
             np.concatenate([s.x for s in samples.values()]), np.concatenate([s.y for s in samples.values()])
         )
-        with single_threaded():
+        with single_threaded(model):
             start = experiment.start.models(model, proxies, everything, self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
 
