@@ -29,7 +29,9 @@ def small() -> nn.Module:
 
 if __name__ == "__main__":
     model = TorchModel(small, shape=(1, 8, 8))
-    print(model.layout.trainable, "numbers are trained,", model.layout.size - model.layout.trainable, "travel with them")
+    print(
+        model.layout.trainable, "numbers are trained,", model.layout.size - model.layout.trainable, "travel with them"
+    )
     simulated = artesian.simulate("digits-2", model=model, uploads=60)
     served = artesian.simulate("digits-2", model=model, uploads=60, link=InProcess)
     print(simulated.table())

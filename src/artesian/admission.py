@@ -7,7 +7,7 @@ from math import isfinite
 from artesian.codec import digest, to_tree
 from artesian.core import ClientId, Member, Receipt, State, Upload
 from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
-from artesian.recipes import recipe
+from artesian.recipes import OWN, recipe
 
 METRICS = 64  # numbers a client may send along
 
@@ -24,7 +24,8 @@ def check_client(client: ClientId, samples: int) -> None:
 def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
     """The models the task asks for, of the right shape, and finite numbers everywhere."""
     check_client(upload.client, upload.samples)
-    wanted = receipt.models if recipe(receipt.recipe).sends == "all" else ()
+    followed = recipe(receipt.recipe)
+    wanted = {"all": receipt.models, "one": (OWN,), "nothing": ()}[followed.sends]
     if sorted(upload.models) != sorted(wanted):
         raise WrongModels(
             f"recipe {receipt.recipe} sends the models {list(wanted)}",
@@ -37,6 +38,8 @@ def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
         raise BadClient(f"an upload has {METRICS} metrics at most, with short names", "more", "leave some out")
     if not all(isfinite(number) for number in upload.metrics.values()):
         raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
+    if followed.estimates and upload.mixture is None:
+        raise BadMixture(f"recipe {receipt.recipe} sends a mixture", "none", "follow the recipe of the task")
     for cluster, share in (upload.mixture or {}).items():
         if cluster not in state.clusters or not 0 <= share <= 1:
             raise BadMixture(

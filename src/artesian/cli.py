@@ -192,7 +192,13 @@ def presets(as_json: AsJson = False) -> None:
 
 @app.command()
 def serve(
-    source: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="The federation, or a function that makes it.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME|FILE|PRESET",
+            help="The federation, or a function that makes it; or an experiment's TOML file or preset.",
+        ),
+    ],
     store: Annotated[Path, typer.Option("--store", help="The folder that keeps everything.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8440,
@@ -200,7 +206,10 @@ def serve(
     key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP beyond this machine.")] = False,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a deployment setting.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a deployment setting, or SECTION.KEY of an experiment."
+        ),
     ] = None,
 ) -> None:
     """Serve a federation over HTTP; every upload is on disk before it is answered.
@@ -208,6 +217,8 @@ def serve(
     The first start makes an enrolment and an admin token and shows them once. For example:
 
     artesian serve app:federation --store store
+
+    artesian serve digits-4 --store store --set snapshot_every=50 --set federation.clip=5
     """
     from artesian.serving import serve as run_server
 

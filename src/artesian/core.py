@@ -90,6 +90,7 @@ class Measured:
     upload: Upload
     receipt: Receipt
     evidence: Evidence = field(default_factory=dict)
+    digest: str = ""  # of the upload as it was sent, where it was clipped since
 
 
 @dataclass(frozen=True)
@@ -161,12 +162,13 @@ class Step:
 class Event:
     """One thing that happened to a federation: enough, with the state before it, to get the state after."""
 
-    kind: Literal["join", "upload", "leave", "expiry", "flush"]
+    kind: Literal["join", "upload", "leave", "expiry", "flush", "settings"]
     client: ClientId = ""
     samples: int = 0  # of a join
     number: int = 0  # of the task that expired
     measured: Measured | None = None
     appraisals: Mapping[ClusterId, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters from here on
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,8 @@ class Desk:
     pending: tuple[Measured, ...] = ()  # received, not folded
     waiting: tuple[ClientId, ...] = ()  # ready for a task
     given: int = 0  # tasks given so far: it moves on even where the version stands still
+    published: Mapping[ClusterId, Cluster] = field(default_factory=dict)  # what tasks show, where that lags behind
+    changed_by: Mapping[ClusterId, tuple[ClientId, ...]] = field(default_factory=dict)  # whose folds it hides
 
 
 class Pace(Protocol):

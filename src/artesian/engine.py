@@ -7,15 +7,15 @@ event; only then change. Whatever fails before that last step, a refusal or a fu
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from math import isfinite
 from typing import Any, Self
 
 import numpy as np
 
 from artesian.admission import check_client, check_retry, check_upload
-from artesian.codec import digest, to_tree
+from artesian.codec import digest, from_tree, to_tree
 from artesian.core import (
     Algorithm,
     ClientId,
@@ -37,9 +37,9 @@ from artesian.core import (
     Upload,
     derive,
 )
-from artesian.errors import NotFinite, SettingError, UnknownClient
-from artesian.params import Layout, Params, keep_buffers, seal
-from artesian.recipes import recipe
+from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
+from artesian.params import Layout, Params, clipped, keep_buffers, seal
+from artesian.recipes import blended, recipe
 
 FINITE = float(np.finfo(np.float32).max)
 Appraisals = Mapping[ClusterId, float]
@@ -52,6 +52,7 @@ class Snapshot:
     state: State
     desk: Desk
     given: Mapping[ClientId, Task]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the hyper-parameters in force
 
 
 @dataclass
@@ -78,21 +79,27 @@ class Coordinator:
         pace: Pace | None = None,
         proxies: Mapping[ClusterId, Learner] | None = None,
         plan: Plan | None = None,
+        clip: float | None = None,
+        publish_after: int = 1,
         record: Callable[[Event], None] | None = None,
         desk: Desk | None = None,
-        given: Mapping[ClientId, Task] | None = None,
+        given: MutableMapping[ClientId, Task] | None = None,
     ) -> None:
+        """`given` is where open tasks are kept; the coordinator writes to it. None: in memory."""
         self.algorithm = algorithm
         self.pace = pace or algorithm.pace()
         self.proxies = dict(proxies or {})
         self.plan = asdict(plan) if plan is not None else {}
+        self.clip = clip  # the longest change an upload may bring: longer ones are shortened to it
+        self.publish_after = publish_after  # how many clients must have changed a cluster before tasks show it
         self.record = record or _ignore
+        self._keeps_pace = pace is not None  # whatever the algorithm's settings become
         self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
         self._known: Appraisals | None = None  # in a replay: what was found the first time
         self._members = dict(state.members)
         self._state = replace(state, members=self._members)
         self._desk = desk or Desk()
-        self._given = dict(given or {})
+        self._given = {} if given is None else given
 
     @classmethod
     def start(
@@ -114,7 +121,10 @@ class Coordinator:
     @classmethod
     def restore(cls, algorithm: Algorithm, snapshot: Snapshot, **options: Any) -> Self:
         """The coordinator that took this snapshot."""
-        return cls(algorithm, snapshot.state, desk=snapshot.desk, given=snapshot.given, **options)
+        restored = cls(algorithm, snapshot.state, **{"desk": snapshot.desk, "given": dict(snapshot.given), **options})
+        if snapshot.settings:
+            restored._take(snapshot.settings)
+        return restored
 
     @property
     def state(self) -> State:
@@ -126,9 +136,10 @@ class Coordinator:
         """What is open, pending and waiting."""
         return self._desk
 
-    def snapshot(self) -> Snapshot:
-        """A copy of all that is known now."""
-        return Snapshot(replace(self._state, members=dict(self._members)), self._desk, dict(self._given))
+    def snapshot(self, *, tasks: bool = True) -> Snapshot:
+        """A copy of all that is known now; without open tasks for whoever keeps them elsewhere."""
+        state = replace(self._state, members=dict(self._members))
+        return Snapshot(state, self._desk, dict(self._given) if tasks else {}, self.settings)
 
     def digest(self) -> str:
         """A name for exactly this state, desk and set of open tasks."""
@@ -164,7 +175,7 @@ class Coordinator:
             samples=upload.samples,
             receipt=None,
             answered=upload.number,
-            digest=digest(to_tree(upload)),
+            digest=measured.digest or digest(to_tree(upload)),
         )
         change.tasks[client] = None
         change.desk = replace(change.desk, open=change.desk.open - 1)
@@ -205,6 +216,31 @@ class Coordinator:
         self._fold(change, pending)
         return self._settle(Event("flush"), change)
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The hyper-parameters in force."""
+        return hyper_parameters(self.algorithm, self.plan, self.clip, self.publish_after)
+
+    def adopt(self, settings: Mapping[str, Any]) -> list[Reply]:
+        """Go on with other hyper-parameters; nothing happens if they are those in force."""
+        if settings == self.settings:
+            return []
+        before = (self.algorithm, self.plan, self.clip, self.publish_after, self.pace)
+        try:
+            self._take(settings)
+            return self._settle(Event("settings", settings=settings), self._change())
+        except BaseException:
+            self.algorithm, self.plan, self.clip, self.publish_after, self.pace = before
+            raise
+
+    def _take(self, settings: Mapping[str, Any]) -> None:
+        if settings["algorithm"] != self.settings["algorithm"]:
+            self.algorithm = from_tree(type(self.algorithm), settings["algorithm"])
+        self.plan, self.clip = dict(settings["plan"]), settings["clip"]
+        self.publish_after = settings["publish_after"]
+        if not self._keeps_pace:
+            self.pace = self.algorithm.pace()
+
     def replay(self, event: Event) -> list[Reply]:
         """Do again what a journal says was done: nothing is measured, appraised or recorded anew."""
         record, self.record, self._known = self.record, _ignore, event.appraisals
@@ -226,6 +262,8 @@ class Coordinator:
                 return self.expire(event.client, event.number)
             case "flush":
                 return self.flush()
+            case "settings":
+                return self.adopt(event.settings)
 
     # around the verbs
 
@@ -247,8 +285,30 @@ class Coordinator:
         return receipt
 
     def measure(self, upload: Upload, receipt: Receipt) -> Measured:
-        """Look at an admitted upload. Touches no state, so it may run anywhere."""
-        return Measured(upload, receipt, self.algorithm.measure(upload, Given(receipt, self.proxies)))
+        """Look at an admitted upload, clipped where that is asked for. Touches no state, so it may run anywhere."""
+        sent, upload = upload, self._clipped(upload)
+        evidence = self.algorithm.measure(upload, Given(receipt, self.proxies))
+        return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)))
+
+    def _clipped(self, upload: Upload) -> Upload:
+        """The upload, its models no further than `clip` from those that were given."""
+        if self.clip is None or not upload.models:
+            return upload
+        task = self._given.get(upload.client)
+        if task is None or task.number != upload.number:
+            raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
+        layout, delta = self._state.layout, bool(task.settings.get("delta"))
+        blend = None if delta or set(upload.models) <= set(task.models) else self._blend(task, upload)
+        models = {
+            k: clipped(layout, params, None if delta else task.models.get(k, blend), self.clip)
+            for k, params in upload.models.items()
+        }
+        same = all(models[k] is params for k, params in upload.models.items())
+        return upload if same else replace(upload, models=models)
+
+    def _blend(self, task: Task, upload: Upload) -> Params:
+        """Where a client began that trained one model from several."""
+        return blended(self._state.layout, task.models, upload.mixture)
 
     def member(self, client: ClientId) -> Member:
         """What is known of a client; a stranger is refused."""
@@ -263,7 +323,13 @@ class Coordinator:
 
     def preview(self, client: ClientId) -> Task:
         """What this client would be asked now; nothing is given out."""
-        return self.algorithm.task(self._state, client)
+        return self.algorithm.task(self._shown(self._state, self._desk), client)
+
+    def _shown(self, state: State, desk: Desk) -> State:
+        """The state as tasks may show it."""
+        if not desk.published:
+            return state
+        return replace(state, clusters={k: desk.published.get(k, c) for k, c in state.clusters.items()})
 
     # how a verb changes the state
 
@@ -294,10 +360,10 @@ class Coordinator:
         self._state = replace(change.state, members=self._members)
         self._desk, self.notes = change.desk, change.notes
         for client, task in change.tasks.items():
-            if task is None:
-                self._given.pop(client, None)
-            else:
+            if task is not None:
                 self._given[client] = task
+            elif client in self._given:
+                del self._given[client]
         return change.replies
 
     def _fold(self, change: _Change, measured: Sequence[Measured]) -> None:
@@ -316,6 +382,26 @@ class Coordinator:
         change.state = replace(state, clusters=clusters, version=version, memory=memory)
         change.appraisals.update(losses)
         change.notes.update(step.notes)
+        self._publish(change, state.clusters, changed, measured)
+
+    def _publish(
+        self,
+        change: _Change,
+        before: Mapping[ClusterId, Cluster],
+        changed: Mapping[ClusterId, Params],
+        measured: Sequence[Measured],
+    ) -> None:
+        """Hold a changed cluster back until enough clients have changed it."""
+        published, changed_by = dict(change.desk.published), dict(change.desk.changed_by)
+        for k in changed:
+            by = tuple(sorted({*changed_by.get(k, ()), *(m.upload.client for m in measured)}))
+            if k in before and len(by) < self.publish_after:
+                published.setdefault(k, before[k])
+                changed_by[k] = by
+            else:  # a cluster that was just born is shown as it is
+                published.pop(k, None)
+                changed_by.pop(k, None)
+        change.desk = replace(change.desk, published=published, changed_by=changed_by)
 
     def _finished(self, state: State, cluster: ClusterId, params: Params) -> Params:
         """A folded model as it is kept: finite, sealed, with the buffers the algorithm wants."""
@@ -341,7 +427,7 @@ class Coordinator:
         assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
             member = change.state.members[client]
-            task = self._number(change.state, client, member.number + 1)
+            task = self._number(self._shown(change.state, change.desk), client, member.number + 1)
             change.members[client] = replace(member, receipt=_receipt(task), number=task.number)
             change.tasks[client] = task
             change.replies.append(Reply(client, task))
@@ -366,6 +452,14 @@ class Coordinator:
                     f"none for {k}",
                     "give proxies for every cluster",
                 )
+
+
+def hyper_parameters(
+    algorithm: Algorithm, plan: Mapping[str, Any], clip: float | None, publish_after: int
+) -> dict[str, Any]:
+    """What may change from one start of a server to the next, as a tree."""
+    own: Tree = to_tree(algorithm) if is_dataclass(algorithm) else {}
+    return {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
 
 
 def _ignore(event: Event) -> None:

@@ -41,6 +41,7 @@ VERBS = {
 NUMBERS = ("uploads", "evaluate_every", "snapshot_every")
 OPTIONS = ("device", "loss", "task", "share", "frozen", "shape", "scale")  # of a torch model, beside its network's own
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start")
+SERVING = ("federation", "server")  # of interest only where the experiment is served
 
 
 def presets() -> dict[str, str]:
@@ -52,10 +53,11 @@ def presets() -> dict[str, str]:
 
 def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
     """The experiment of a file or a preset, with `section.key=value` changes applied."""
-    return build(_tables(source, changes))
+    return build(tables_of(source, changes))
 
 
-def _tables(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
+def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
+    """The tables of a file or a preset, with the changes applied."""
     name, text = _text(source)
     try:
         tables = tomllib.loads(text)
@@ -70,15 +72,15 @@ def _tables(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
 
 def build(tables: Mapping[str, Any]) -> Experiment:
     """The experiment these tables describe."""
-    _known(tables, ("name", *NUMBERS, *TABLES), "the experiment")
-    for table in TABLES:
+    _known(tables, ("name", *NUMBERS, *TABLES, *SERVING), "the experiment")
+    for table in (*TABLES, *SERVING):
         if not isinstance(tables.get(table, {}), dict):
             raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
     world: World = _named(tables.get("world", {}), WORLDS, "world", "rotated")
     own = tables.get("algorithm", {})
     settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", "cdfl"))), **own}
     algorithm: Algorithm = _named(settings, ALGORITHMS, "algorithm", "cdfl")
-    return _checked(
+    return checked(
         "the experiment",
         lambda: Experiment(
             world=world,
@@ -160,7 +162,7 @@ def _replaced(
         given["algorithm"] = (
             _named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl") if isinstance(algorithm, str) else algorithm
         )
-    return _checked("the experiment", lambda: replace(experiment, **given))
+    return checked("the experiment", lambda: replace(experiment, **given))
 
 
 def _composed(
@@ -172,15 +174,15 @@ def _composed(
     if isinstance(algorithm, str):
         changes = [f"algorithm.name={algorithm}", *changes]
         algorithm = None
-    tables = _tables(source or "digits-4", changes)
+    tables = tables_of(source or "digits-4", changes)
     if source is None:
         tables["name"] = "own"
     if algorithm is not None:
         given["algorithm"] = algorithm
         tables.pop("algorithm", None)  # its settings are those of the value
     if "world" in given and "model" not in given:
-        given["model"] = _checked("the experiment", lambda: _model(tables.get("model", {}), given["world"]))
-    return _checked("the experiment", lambda: replace(build(tables), **given))
+        given["model"] = checked("the experiment", lambda: _model(tables.get("model", {}), given["world"]))
+    return checked("the experiment", lambda: replace(build(tables), **given))
 
 
 def _check_arguments(**numbers: int | None) -> None:
@@ -254,8 +256,8 @@ def _made(kind: Any, rest: dict[str, Any], what: str) -> Any:
         return settings_of(kind, rest, what)
     if is_dataclass(kind):  # a ready value: the table changes its fields
         _known(rest, [f.name for f in fields(kind)], what)
-        return _checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
-    return _checked(what, lambda: kind(**rest))
+        return checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
+    return checked(what, lambda: kind(**rest))
 
 
 def imported(name: str, known: Mapping[str, Any], what: str) -> Any:
@@ -305,7 +307,7 @@ def _own_model(name: str, rest: dict[str, Any], world: World) -> Model:
     own = {key: value for key, value in rest.items() if key not in OPTIONS or key in named}
     missing = [key for key, parameter in named.items() if parameter.default is parameter.empty and key not in own]
     own |= {key: _of_data(key, world) for key in missing if key in ("features", "classes", "channels", "size")}
-    made = _checked("model", lambda: kind(**own))
+    made = checked("model", lambda: kind(**own))
     if not _is_module(made):
         _known(set(rest) - set(own), named, "model")
         return cast(Model, _verified(made, name, "model"))
@@ -321,11 +323,11 @@ def _network(make: Callable[..., Any], own: dict[str, Any], settings: Mapping[st
     if isinstance(loss := options.get("loss"), str):
         options["loss"] = imported(loss, {}, "model.loss")
         if inspect.isclass(options["loss"]):
-            options["loss"] = _checked("model.loss", lambda: options["loss"](reduction="none"))
+            options["loss"] = checked("model.loss", lambda: options["loss"](reduction="none"))
     if "channels" in _parameters(make) and "shape" not in options:
         options["shape"] = _image(world)
-    _checked("model", lambda: make(**own))
-    return _checked("model", lambda: TorchModel(partial(make, **own), **options))
+    checked("model", lambda: make(**own))
+    return checked("model", lambda: TorchModel(partial(make, **own), **options))
 
 
 def _fitted(make: Callable[..., Any], rest: Mapping[str, Any], world: World) -> dict[str, Any]:
@@ -384,9 +386,9 @@ def _is_module(value: Any) -> bool:
 def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
     """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so."""
     if not is_dataclass(kind):
-        return _checked(where, lambda: kind(**table))
+        return checked(where, lambda: kind(**table))
     _known(table, [f.name for f in fields(kind) if f.init], where)
-    return _checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
+    return checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
 
 
 def _known(keys: Any, known: Any, where: str) -> None:
@@ -395,7 +397,8 @@ def _known(keys: Any, known: Any, where: str) -> None:
             raise SettingError(f"{where} has no setting of this name", repr(key), nearest(key, known))
 
 
-def _checked(where: str, make: Callable[[], T]) -> T:
+def checked(where: str, make: Callable[[], T]) -> T:
+    """What `make` makes; a value it refuses is the user's mistake, and says so."""
     try:
         return make()
     except ValidationError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import zlib
@@ -20,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from artesian.codec import decode, encode, to_json
-from artesian.errors import JournalDamaged, StorageError
+from artesian.codec import decode, encode, fingerprint, to_json
+from artesian.errors import JournalDamaged, Refused, StorageError
 
 _FULL = "the disk is full", "free some space; what was written before is intact"
 COMPLAINTS = {
@@ -43,8 +42,11 @@ def storage(path: Path) -> Iterator[None]:
         raise StorageError(rule, f"{error.strerror or error} at {path}", remedy) from error
 
 
-def write_file(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write a file whole or not at all: temporary name, sync, rename, sync of the folder."""
+def write_file(path: Path, data: bytes, *, private: bool = False, sync: bool = True) -> None:
+    """Write a file whole or not at all: temporary name, sync, rename, sync of the folder.
+
+    Without `sync` that holds for a killed process, not for a machine that lost its power.
+    """
     mode = 0o600 if private else 0o666
     temporary = path.with_name(path.name + ".tmp")
     with storage(path):
@@ -52,20 +54,22 @@ def write_file(path: Path, data: bytes, *, private: bool = False) -> None:
             with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
-        sync_folder(path.parent)
+        if sync:
+            sync_folder(path.parent)
 
 
-def lock_file(path: Path) -> int | None:
+def lock_file(path: Path, *, wait: bool = False) -> int | None:
     """Hold a lock for as long as the returned handle is open; None if another process holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(handle)
         return None
@@ -84,27 +88,48 @@ def sync_folder(folder: Path) -> None:
 class Vault:
     """Arrays in a folder, each under the digest of its bytes: what did not change is not written again."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+        self.folder, self.sync = folder, sync
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
 
     def put(self, array: np.ndarray) -> str:
         """Store an array, and return its name."""
-        data = encode("array", {"array": array})
-        name = hashlib.sha256(data).hexdigest()
-        if not self._path(name).exists():
-            write_file(self._path(name), data)
+        name = fingerprint(array)
+        if not self.path(name).exists():
+            write_file(self.path(name), encode("array", {"array": array}), sync=self.sync)
         return name
+
+    def adopt(self, name: str, other: Vault) -> None:
+        """Have an array of another vault in the same file system, durably where this one is."""
+        path, source = self.path(name), other.path(name)
+        with storage(path):
+            if path.exists():
+                return
+            if self.sync and not other.sync:
+                with open(source, "rb") as file:
+                    os.fsync(file.fileno())
+            os.link(source, path)
+            if self.sync:
+                sync_folder(self.folder)
+
+    def drop(self, name: str) -> None:
+        """Forget an array."""
+        with storage(self.folder):
+            self.path(name).unlink(missing_ok=True)
 
     def get(self, name: str) -> np.ndarray:
         """The array of this name, if its bytes are still the same."""
-        path = self._path(name)
+        path = self.path(name)
         with storage(path):
             data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != name:
+        try:
+            array: np.ndarray = decode("array", data, dict[str, Any])["array"]
+            sound = fingerprint(array) == name
+        except (Refused, KeyError, AttributeError):
+            sound = False
+        if not sound:
             raise StorageError("a stored array matches its name", f"other bytes in {path}", "restore the file")
-        array: np.ndarray = decode("array", data, dict[str, Any])["array"]
         return array
 
     def keep(self, names: set[str]) -> None:
@@ -113,7 +138,8 @@ class Vault:
             if path.stem not in names:
                 path.unlink(missing_ok=True)
 
-    def _path(self, name: str) -> Path:
+    def path(self, name: str) -> Path:
+        """Where the array of this name lies."""
         if not isinstance(name, str) or len(name) != 64 or set(name) - set("0123456789abcdef"):
             raise StorageError("arrays are named by hex digests", repr(name)[:80], "restore the file that names it")
         return self.folder / f"{name}.safetensors"

@@ -337,6 +337,15 @@ def minus(layout: Layout, new: Params, old: Params) -> Params:
     return combine(layout, (new, old), (1.0, -1.0), newest=0)
 
 
+def clipped(layout: Layout, params: Params, given: Params | None, longest: float) -> Params:
+    """`params`, no further than `longest` from `given` (None: from zero); itself where it is near enough."""
+    length = norm(layout, params) if given is None else distance(layout, params, given)
+    if length <= longest:
+        return params
+    share = longest / length
+    return combine(layout, (params,), (share,)) if given is None else toward(layout, given, params, share)
+
+
 def keep_buffers(layout: Layout, old: Params, new: Params) -> Params:
     """`new` with the buffers of `old`."""
     if layout.trainable == layout.size:

@@ -6,13 +6,17 @@ the client predicts with).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Task, Upload
+import numpy as np
+
+from artesian.core import ClientId, ClusterId, Ensemble, Learner, Mixture, Notebook, Plan, Task, Upload
 from artesian.errors import SettingError, WrongModels, nearest
-from artesian.params import Layout, Params, minus
+from artesian.params import Layout, Params, combine, minus
+
+OWN = "own"  # what a client calls the one model it trained from several
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,9 @@ class Recipe:
     """One client half."""
 
     fit: Callable[[Layout, ClientId, Task, Learner, Notebook], Fit]
-    use: Callable[[Task, Notebook], Ensemble]
-    sends: Literal["nothing", "all"]  # which of the task's models come back
+    use: Callable[[Layout, Task, Notebook], Ensemble]
+    sends: Literal["nothing", "all", "one"]  # which models come back: the task's, or one under the name OWN
+    estimates: bool = False  # the client tells its mixture
 
 
 def fit_alone(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
@@ -40,7 +45,7 @@ def fit_alone(layout: Layout, client: ClientId, task: Task, learner: Learner, no
     return Fit(Upload(client, task.number, learner.samples), replace(notebook, own=own), ((1.0, own),))
 
 
-def use_alone(task: Task, notebook: Notebook) -> Ensemble:
+def use_alone(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
     """One's own model, or the given one before the first training."""
     return ((1.0, _only(task) if notebook.own is None else notebook.own),)
 
@@ -55,9 +60,39 @@ def fit_train(layout: Layout, client: ClientId, task: Task, learner: Learner, no
     return Fit(Upload(client, task.number, learner.samples, {cluster: sent}), notebook, ((1.0, trained),))
 
 
-def use_train(task: Task, notebook: Notebook) -> Ensemble:
+def use_train(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
     """The given model as it is."""
     return ((1.0, _only(task)),)
+
+
+def fit_soft(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
+    """Count which model fits each sample best; train one near their blend by these shares; send it and them."""
+    mixture = shares_of(task, learner)
+    anchor = blended(layout, task.models, mixture)
+    prox = float(task.settings.get("prox", 0.0))
+    pulls = ((prox, anchor),) if prox else ()
+    trained = learner.train(anchor, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls)
+    return Fit(Upload(client, task.number, learner.samples, {OWN: trained}, mixture), notebook, ((1.0, trained),))
+
+
+def use_soft(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
+    """The blend of what was given, by the shares told last; evenly before the first."""
+    return ((1.0, blended(layout, task.models, task.mixture)),)
+
+
+def shares_of(task: Task, learner: Learner) -> dict[ClusterId, float]:
+    """How many of the samples each model fits best; ties go to the first, and no share is below `sigma`."""
+    names = list(task.models)
+    losses = np.array([learner.losses(params) for params in task.models.values()])
+    counts = np.bincount(losses.argmin(axis=0), minlength=len(names)) if learner.samples else np.ones(len(names))
+    shares = np.maximum(counts / counts.sum(), float(task.settings.get("sigma", 0.0)))
+    return dict(zip(names, (shares / shares.sum()).tolist(), strict=True))
+
+
+def blended(layout: Layout, models: Mapping[ClusterId, Params], mixture: Mixture | None) -> Params:
+    """The models blended by these shares; evenly where there are none."""
+    shares = [1 / len(models) if mixture is None else mixture.get(k, 0.0) for k in models]
+    return combine(layout, list(models.values()), shares)
 
 
 def _only(task: Task) -> Params:
@@ -70,6 +105,7 @@ def _only(task: Task) -> Params:
 RECIPES: dict[str, Recipe] = {
     "alone": Recipe(fit_alone, use_alone, sends="nothing"),
     "train": Recipe(fit_train, use_train, sends="all"),
+    "soft": Recipe(fit_soft, use_soft, sends="one", estimates=True),
 }
 
 

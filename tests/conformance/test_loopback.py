@@ -91,6 +91,7 @@ def test_over_loopback_the_bits_are_the_simulators(tmp_path, name) -> None:
         port = probe.getsockname()[1]
     paths = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
     command = [sys.executable, "-m", "artesian.cli", "serve", "app:federation", "--store", "store", "--port", str(port)]
+    command += ["--set", "log=off"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,

@@ -21,13 +21,13 @@ import pytest
 from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.codec import encode
 from artesian.core import Notebook, Upload
-from artesian.errors import SettingError, StorageError, StoreDamaged, StoreMismatch, Unauthorized
+from artesian.errors import Busy, SettingError, StorageError, StoreDamaged, StoreMismatch, TooSlow, Unauthorized
 from artesian.params import seal
 from artesian.recipes import recipe
 from artesian.server.app import create_app, decode_task
 from artesian.server.federation import Federation
 from artesian.server.guard import Guard, Tokens, fingerprint
-from artesian.server.intake import Intake
+from artesian.server.intake import Announced, Intake
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.store import SNAPSHOTS, Store
@@ -257,29 +257,54 @@ def test_a_slow_body_runs_out_of_time() -> None:
         await asyncio.sleep(5)
 
     intake = Intake(Settings(grace=0.05, slowest=1e9), MODEL.layout, 1)
-    with pytest.raises(Exception, match="not here in time"):
-        asyncio.run(intake.receive(10, drip()))
+    with pytest.raises(TooSlow, match="1 of 10 bytes in time"):
+        asyncio.run(intake.receive(Announced(10), drip()))
     assert intake.in_flight == 0
 
 
 def test_bytes_in_flight_are_bounded() -> None:
-    intake = Intake(Settings(bytes_in_flight=100), MODEL.layout, 1)
+    intake, most = Intake(Settings(bytes_in_flight=100), MODEL.layout, 1), 0
 
     async def slow():
+        nonlocal most
         await asyncio.sleep(0.05)
+        most = max(most, intake.in_flight)
         yield b"x" * 80
 
     async def one(client: str):
-        with intake.one(client, {"content-length": "80"}) as length:
-            return await intake.receive(length, slow())
+        async with intake.one(client, 80):
+            return await intake.receive(Announced(80), slow())
+
+    async def all_at_once():
+        return await asyncio.gather(one("a"), one("b"), one("c"), one("a"), return_exceptions=True)
+
+    *taken, second = asyncio.run(all_at_once())
+    assert taken == [b"x" * 80] * 3  # one after the other
+    assert "one upload at a time" in str(second)
+    assert (most, intake.in_flight) == (80, 0)
+
+
+def test_who_finds_no_room_in_time_is_told_to_come_back_and_leaves_no_trace() -> None:
+    intake = Intake(Settings(bytes_in_flight=100, grace=0.05), MODEL.layout, 1)
 
     async def both():
-        return await asyncio.gather(one("a"), one("b"), one("a"), return_exceptions=True)
+        async with intake.room(80):
+            with pytest.raises(Busy, match="fit into memory"):
+                async with intake.room(80):
+                    raise AssertionError("there is no room")
+            waiting = asyncio.create_task(enter(80))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert intake.in_flight == 0
+        await enter(300)  # alone, anything fits
 
-    first, second, third = asyncio.run(both())
-    assert first == b"x" * 80
-    assert "fit into memory" in str(second)
-    assert "one upload at a time" in str(third)
+    async def enter(length):
+        async with intake.room(length):
+            assert intake.in_flight == length
+
+    asyncio.run(both())
     assert intake.in_flight == 0
 
 

@@ -114,7 +114,7 @@ class Session:
         if data is None:
             raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
         task = decode("task", data, Task)
-        return recipe(task.recipe).use(task, self._notebook())
+        return recipe(task.recipe).use(self.layout, task, self._notebook())
 
     def draw(self, samples: int = 0) -> Params:
         """The one model this client predicts with, fetched if there is none at home yet."""

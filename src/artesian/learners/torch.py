@@ -418,7 +418,7 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def _tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
-    values = (value,) if isinstance(value, str) else tuple(value)
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(type(one) is kind for one in values):
         raise ValueError(f"{name} is a list of {'texts' if kind is str else 'whole numbers'}, not {value!r}")
     return values

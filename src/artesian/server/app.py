@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from artesian.admission import check_client
 from artesian.codec import FORMAT, decode, encode, to_tree
 from artesian.core import Task, Upload
 from artesian.engine import Coordinator
-from artesian.errors import STATUSES, BadClient, BadFormat, Busy, MissingExtra, Refused, StorageError, Unauthorized
+from artesian.errors import (
+    STATUSES,
+    BadClient,
+    BadFormat,
+    Busy,
+    Conflict,
+    MissingExtra,
+    Refused,
+    StorageError,
+    Unauthorized,
+)
 from artesian.recipes import RECIPES
 from artesian.server.guard import Guard
-from artesian.server.intake import Intake
+from artesian.server.intake import Announced, Intake
+from artesian.server.log import ERROR, Logged, Receive, Scope, Send
+from artesian.server.parts import Parts
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 
@@ -28,6 +42,7 @@ except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
 MEDIA = "application/vnd.safetensors"
+CHUNK = 1 << 18  # bytes of an answer handed to a connection at once, so that one nobody takes is not copied whole
 
 
 def create_app(served: Service | Coordinator, guard: Guard | None = None, settings: Settings | None = None) -> FastAPI:
@@ -40,9 +55,18 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     coordinator = service.coordinator
     layout = coordinator.state.layout
     intake = Intake(settings, layout, max(1, len(coordinator.state.clusters)))
+    parts = Parts(service.store.folder / "parts", settings.part_bytes) if service.store else None
+    tags: dict[str, tuple[int, str]] = {}  # of the task each client was last shown
     app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None)
     if settings.cors:
-        app.add_middleware(CORSMiddleware, allow_origins=settings.cors, allow_methods=["*"], allow_headers=["*"])
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["etag", "retry-after", "upload-offset", "repr-digest"],
+        )
+    app.add_middleware(Logged)
     for kind in (Refused, StorageError):
         app.add_exception_handler(kind, _refuse(service))
 
@@ -72,39 +96,78 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         check_client(client, samples)
         if guard:
             await service.run(lambda: guard.admit(client, secret))
-        return await _answer(await service.join(client, samples), waiting=202)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(intake.room(intake.model * models(client)))
+            return await answer(client, await service.join(client, samples), 202, held)
 
     @app.get("/v1/clients/{client}/task")
     async def task(client: str, request: Request, wait: str = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
         if guard:
             guard.client(_credential(request), client)
-        given = await service.wait(client, min(_seconds(wait), settings.longest_wait))
-        reply = await _answer(given, waiting=204)
-        tag = reply.headers.get("etag")
-        if tag and request.headers.get("if-none-match") == tag:
+        number = await service.wait(client, min(_seconds(wait), settings.longest_wait))
+        if number is None:
+            return Response(status_code=204)
+        known, tag = tags.get(client, (0, ""))
+        if known == number and request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        return reply
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(intake.room(intake.model * models(client)))
+            return await answer(client, await service.task(client), 204, held)
 
     @app.put("/v1/clients/{client}/uploads/{number}")
     async def upload(client: str, number: str, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded answer."""
         if guard:
             guard.client(_credential(request), client)
+        at = _number(number)
         intake.count(client)
-        with intake.one(client, request.headers) as length:
-            return await take(client, _number(number), await intake.receive(length, request.stream()))
+        announced = intake.announced(request.headers)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(intake.one(client, announced.total + intake.model * models(client)))
+            body = await receive(client, at, announced, request)
+            upload = await asyncio.to_thread(_opened, body, announced, max(1, len(coordinator.state.clusters)))
+            del body
+            _check_address(upload, client, at)
+            return await answer(client, await service.upload(upload), 202, held)
 
-    async def take(client: str, number: int, body: bytes) -> Response:
-        models = max(1, len(coordinator.state.clusters))
-        received = await asyncio.to_thread(decode, "upload", body, Upload, most=models)
-        if (received.client, received.number) != (client, number):
-            raise BadFormat(
-                "an upload is sent to its own address",
-                f"client {received.client}, number {received.number} at {client}, {number}",
-                "put it there",
-            )
-        return await _answer(await service.upload(received), waiting=202)
+    async def receive(client: str, number: int, announced: Announced, request: Request) -> bytes:
+        """The whole body, from the part that is here already on; what breaks off is kept."""
+        if parts is None:
+            if announced.start:
+                raise Conflict("a continued upload begins where the server's part ends", "none", "send the whole")
+            return await intake.receive(announced, request.stream())
+        head = b""
+        if announced.start:
+            head = await asyncio.to_thread(parts.take, client, number, announced.digest, announced.start)
+        keep = partial(parts.keep, client, number, announced.digest) if announced.digest else None
+        body = await intake.receive(announced, request.stream(), head, keep)
+        parts.drop(client)
+        return body
+
+    def models(client: str) -> int:
+        """How many models an answer to this client carries, going by its open task."""
+        member = coordinator.state.members.get(client)
+        return max(1, len(member.receipt.models)) if member and member.receipt else 1
+
+    async def answer(client: str, task: Task | None, waiting: int, held: AsyncExitStack) -> Response:
+        """The task, in room that is held until its last byte is on its way; or a status where there is none."""
+        if task is None:
+            return Response(status_code=waiting)
+        body, tag = await asyncio.to_thread(_encoded, task)
+        tags[client] = task.number, tag
+        return Answer(body, tag, held.pop_all())
+
+    @app.head("/v1/clients/{client}/uploads/{number}")
+    async def offset(client: str, number: str, request: Request) -> Response:
+        """How much of an upload that broke off is here."""
+        if guard:
+            guard.client(_credential(request), client)
+        part = parts.find(client, _number(number)) if parts else None
+        headers = {"upload-offset": str(part.size if part else 0)}
+        if part:
+            headers["repr-digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(part.digest)).decode()}:"
+        return Response(headers=headers)
 
     @app.delete("/v1/clients/{client}")
     async def leave(client: str, request: Request) -> Response:
@@ -127,9 +190,10 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         return {"status": "ok"}
 
     @app.get("/readyz")
-    async def ready() -> dict[str, str]:
-        """The state is restored, and uploads are taken."""
-        return {"status": "ready"}
+    async def ready() -> JSONResponse:
+        """The state is restored, and uploads are taken; 503 once the server is stopping."""
+        stopping = service.stopping.is_set()
+        return JSONResponse({"status": "stopping" if stopping else "ready"}, 503 if stopping else 200)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> PlainTextResponse:
@@ -139,6 +203,22 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         return PlainTextResponse(_metrics(service, intake))
 
     return app
+
+
+class Answer(Response):
+    """A task on its way, in pieces; when the last is handed over, what was held for it is let go."""
+
+    def __init__(self, body: bytes, tag: str, held: AsyncExitStack) -> None:
+        super().__init__(b"", 200, {"etag": tag, "content-length": str(len(body))}, MEDIA)
+        self.whole, self.held = body, held
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self.held:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            view = memoryview(self.whole)
+            for at in range(0, len(view), CHUNK):
+                await send({"type": "http.response.body", "body": bytes(view[at : at + CHUNK]), "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def encode_task(task: Task) -> bytes:
@@ -169,22 +249,32 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-async def _answer(task: Task | None, waiting: int) -> Response:
-    if task is None:
-        return Response(status_code=waiting)
-    body, tag = await asyncio.to_thread(_encoded, task)
-    return Response(body, 200, {"etag": f'"{tag}"'}, MEDIA)
-
-
 def _encoded(task: Task) -> tuple[bytes, str]:
     body = encode_task(task)
-    return body, hashlib.sha256(body).hexdigest()
+    return body, f'"{hashlib.sha256(body).hexdigest()}"'
+
+
+def _opened(body: bytes, announced: Announced, models: int) -> Upload:
+    """The upload in a body, if it is the body that was announced."""
+    if announced.digest and hashlib.sha256(body).hexdigest() != announced.digest:
+        raise BadFormat("a body has the digest that was announced", "other bytes", "send the whole again")
+    return decode("upload", body, Upload, most=models)
+
+
+def _check_address(upload: Upload, client: str, number: int) -> None:
+    if (upload.client, upload.number) != (client, number):
+        raise BadFormat(
+            "an upload is sent to its own address",
+            f"client {upload.client}, number {upload.number} at {client}, {number}",
+            "put it there",
+        )
 
 
 def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
     async def handler(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, (Refused, StorageError))
         service.counts.refused += 1
+        request.scope[ERROR] = type(error).__name__
         got = error.got if isinstance(error, Refused) else ""  # no paths of ours
         body = {"error": type(error).__name__, "rule": error.rule, "got": got, "remedy": error.remedy}
         status = STATUSES[type(error)] if isinstance(error, Refused) else 507
@@ -241,6 +331,7 @@ def _metrics(service: Service, intake: Intake) -> str:
         ("pending_uploads", "uploads received and not folded", len(desk.pending)),
         ("uploads", "uploads taken since the start", service.counts.uploads),
         ("refusals", "requests refused since the start", service.counts.refused),
+        ("clipped", "uploads clipped since the start", service.counts.clipped),
         ("snapshots", "snapshots written since the start", service.counts.snapshots),
         ("bytes_in_flight", "bytes of bodies being received", intake.in_flight),
     ):

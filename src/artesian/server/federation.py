@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from artesian.core import Algorithm, ClusterId, Learner, Model, Plan, derive
-from artesian.engine import Coordinator
+from artesian.engine import Coordinator, hyper_parameters
 from artesian.params import Params
 
 
@@ -18,10 +19,18 @@ class Federation:
     model: Model
     algorithm: Algorithm
     proxies: Mapping[ClusterId, Learner] = field(default_factory=dict)  # one per cluster, where the algorithm asks
-    start: Sequence[Params] = ()  # one model per cluster; none: a single fresh one
+    start: Sequence[Params] | Callable[[], Sequence[Params]] = ()  # one per cluster; none: a single fresh one
     plan: Plan = field(default_factory=Plan)  # what tasks propose
+    clip: float | None = None  # the longest change an upload may bring; longer ones are shortened
+    publish_after: int = 1  # how many clients must have changed a cluster before others see it
     name: str = "federation"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
+            raise ValueError(f"clip = {self.clip}: it is a positive length, or None")
+        if self.publish_after < 1:
+            raise ValueError(f"publish_after = {self.publish_after}: it is counted from 1 on")
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -36,14 +45,14 @@ class Federation:
     @property
     def settings(self) -> dict[str, Any]:
         """What may change from one start of the server to the next."""
-        hyper: dict[str, Any] = asdict(self.algorithm) if is_dataclass(self.algorithm) else {}
-        return {"algorithm": hyper, "plan": asdict(self.plan)}
+        return hyper_parameters(self.algorithm, asdict(self.plan), self.clip, self.publish_after)
 
     def options(self) -> dict[str, Any]:
         """What a coordinator of this federation is made with."""
-        return {"proxies": self.proxies, "plan": self.plan}
+        return {"proxies": self.proxies, "plan": self.plan, "clip": self.clip, "publish_after": self.publish_after}
 
-    def begin(self) -> Coordinator:
+    def begin(self, **options: Any) -> Coordinator:
         """The coordinator of a federation nobody has joined."""
-        start = list(self.start) or [self.model.start(derive(self.seed, "initial"))]
-        return Coordinator.start(self.algorithm, self.model.layout, start, self.seed, **self.options())
+        given = self.start() if callable(self.start) else self.start  # made only for a store that is empty
+        start = list(given) or [self.model.start(derive(self.seed, "initial"))]
+        return Coordinator.start(self.algorithm, self.model.layout, start, self.seed, **self.options(), **options)

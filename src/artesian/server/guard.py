@@ -10,14 +10,17 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from artesian.codec import FORMAT, check_format
 from artesian.errors import SettingError, StorageError, Unauthorized, nearest
-from artesian.journal import storage, write_file
+from artesian.journal import lock_file, storage, write_file
 from artesian.server.store import Store
 
 Scope = Literal["enrol", "admin"]
@@ -52,22 +55,25 @@ class Tokens:
 
     def make(self, scope: Scope, name: str) -> str:
         """A new token: its text is shown this once."""
-        if any(token.name == name for token in self.all()):
-            raise SettingError("token names are used once", repr(name), "choose another, or rotate it")
-        text = f"artesian_{scope}_{secrets.token_urlsafe(32)}"
-        self._save([*self.all(), Token(name, scope, fingerprint(text))])
+        with self._turn():
+            if any(token.name == name for token in self.all()):
+                raise SettingError("token names are used once", repr(name), "choose another, or rotate it")
+            text = f"artesian_{scope}_{secrets.token_urlsafe(32)}"
+            self._save([*self.all(), Token(name, scope, fingerprint(text))])
         return text
 
     def revoke(self, name: str) -> None:
         """From now on this token opens nothing."""
-        self._save([replace(t, revoked=True) if t is self._named(name) else t for t in self.all()])
+        with self._turn():
+            self._save([replace(t, revoked=True) if t is self._named(name) else t for t in self.all()])
 
     def rotate(self, name: str) -> str:
         """Another text for a token; the old one opens nothing any more."""
-        old = self._named(name)
-        text = f"artesian_{old.scope}_{secrets.token_urlsafe(32)}"
-        new = replace(old, hash=fingerprint(text), revoked=False)
-        self._save([new if t is old else t for t in self.all()])
+        with self._turn():
+            old = self._named(name)
+            text = f"artesian_{old.scope}_{secrets.token_urlsafe(32)}"
+            new = replace(old, hash=fingerprint(text), revoked=False)
+            self._save([new if t is old else t for t in self.all()])
         return text
 
     def allows(self, text: str, scope: Scope) -> bool:
@@ -75,6 +81,19 @@ class Tokens:
         given = fingerprint(text)
         matches = [hmac.compare_digest(t.hash, given) for t in self.all() if t.scope == scope and not t.revoked]
         return any(matches)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Two commands at once change the file one after the other."""
+        with storage(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = lock_file(self.path.with_name("tokens.lock"), wait=True)
+        assert handle is not None
+        try:
+            self._read = -1, []
+            yield
+        finally:
+            os.close(handle)
 
     def _named(self, name: str) -> Token:
         known = {token.name: token for token in self.all()}
@@ -96,8 +115,6 @@ class Tokens:
             raise StorageError("tokens.json holds tokens", str(self.path), "restore it, or make new ones") from None
 
     def _save(self, tokens: list[Token]) -> None:
-        with storage(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
         told = {"format": FORMAT, "tokens": [asdict(t) for t in tokens]}
         write_file(self.path, json.dumps(told, indent=1).encode(), private=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ class Counts:
 
     uploads: int = 0
     refused: int = 0
+    clipped: int = 0
     snapshots: int = 0
 
 
@@ -49,6 +51,7 @@ class Service:
         self._writer = ThreadPoolExecutor(1, "writer")
         self._measurers = ThreadPoolExecutor(measurers, "measurer")
         self._changed = asyncio.Condition()
+        self.stopping = threading.Event()  # no long poll waits any more
         if store is not None:
             coordinator.record = self._record
 
@@ -59,14 +62,17 @@ class Service:
         if latest is None and store.count:
             raise StoreDamaged("a store has a snapshot", f"none for {store.count} events", "restore a backup")
         if latest is None:
-            coordinator, done = federation.begin(), 0
-            store.save(coordinator.snapshot())
+            coordinator, done = federation.begin(given=store.shelf), 0
+            store.save(coordinator.snapshot(tasks=False))
         else:
             done, snapshot = latest
-            coordinator = Coordinator.restore(federation.algorithm, snapshot, **federation.options())
+            own = {"given": store.shelf, **federation.options()}
+            coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in store.events(done):
             coordinator.replay(event)
-        return cls(coordinator, store, **options)
+        service = cls(coordinator, store, **options)
+        coordinator.adopt(federation.settings)  # an event of its own where they are not those of before
+        return service
 
     async def join(self, client: ClientId, samples: int) -> Task | None:
         """The client's task, or None until a round begins."""
@@ -76,11 +82,12 @@ class Service:
         """Admit, measure beside other uploads, fold; the next task, or None while a round is open."""
         receipt = await self._write(lambda: self.coordinator.admit(upload), notify=False)
         if receipt is None:  # a retry
-            return self._own(upload.client, self.coordinator.recorded(upload.client))
+            return await self.task(upload.client)
         loop = asyncio.get_running_loop()
         measured = await loop.run_in_executor(self._measurers, self.coordinator.measure, upload, receipt)
         replies = await self._write(lambda: self._fold(lambda: self.coordinator.upload(measured)))
         self.counts.uploads += 1
+        self.counts.clipped += bool(measured.digest)
         reach("between-change-and-answer")
         return self._own(upload.client, replies)
 
@@ -88,16 +95,28 @@ class Service:
         """The client is gone."""
         await self._write(lambda: self._fold(lambda: self.coordinator.leave(client)))
 
-    async def wait(self, client: ClientId, seconds: float) -> Task | None:
-        """The client's open task, waiting for it so long at most."""
-        self.coordinator.member(client)
+    async def wait(self, client: ClientId, seconds: float) -> int | None:
+        """The number of the client's open task, waiting for one so long at most."""
+
+        def number() -> int | None:
+            receipt = self.coordinator.member(client).receipt
+            return None if receipt is None else receipt.number
+
+        if number() is None and seconds:
+            with suppress(TimeoutError):
+                async with self._changed, asyncio.timeout(seconds):
+                    await self._changed.wait_for(lambda: number() is not None or self.stopping.is_set())
+        return number()
+
+    async def stop(self) -> None:
+        """Send those who wait home."""
+        self.stopping.set()
         async with self._changed:
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._changed.wait_for(lambda: self.coordinator.recorded(client))
-            except TimeoutError:
-                return None
-        return self._own(client, self.coordinator.recorded(client))
+            self._changed.notify_all()
+
+    async def task(self, client: ClientId) -> Task | None:
+        """The client's open task as it was given, or None."""
+        return self._own(client, await self.run(lambda: self.coordinator.recorded(client)))
 
     async def watch(self) -> None:
         """Let tasks expire that stay open longer than the pace's patience; each expiry is an event."""
@@ -147,7 +166,7 @@ class Service:
 
     def _save(self) -> None:
         assert self.store is not None
-        self.store.save(self.coordinator.snapshot(), keep_uploads=self.keep_uploads)
+        self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
         self._since_snapshot = 0
         self.counts.snapshots += 1
 

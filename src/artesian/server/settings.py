@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -12,16 +13,23 @@ class Settings:
     snapshot_every: int = 100  # folds between two snapshots
     keep_uploads: bool = False  # keep raw uploads after a snapshot stands for them
     measurers: int = 2  # uploads measured at once
-    bytes_in_flight: int = 1 << 29  # of request bodies being received, all together
-    slowest: float = 20_000.0  # bytes per second a body must arrive with
-    grace: float = 10.0  # seconds on top of that
+    bytes_in_flight: int = 1 << 29  # of bodies and answers under way, all together
+    part_bytes: int = 1 << 30  # of uploads that broke off, kept on disk to be continued
+    connections: int = 1000  # at once
+    slowest: float = 20_000.0  # bytes per second a body must arrive, and an answer be taken, with
+    grace: float = 10.0  # seconds on top of that, and for the head of a request
     uploads_per_minute: float | None = None  # of one client; None: as many as it likes
     longest_wait: float = 60.0  # seconds of a long poll
     cors: tuple[str, ...] = ()  # origins whose pages may call the server
+    log: Literal["json", "text", "off"] = "json"  # one line for every request, on standard error
 
     def __post_init__(self) -> None:
         checks = {
-            "snapshot_every and measurers are at least 1": self.snapshot_every >= 1 and self.measurers >= 1,
+            "snapshot_every, measurers and connections are at least 1": min(
+                self.snapshot_every, self.measurers, self.connections
+            )
+            >= 1,
+            "part_bytes is at least 0": self.part_bytes >= 0,
             "bytes_in_flight, slowest and grace are positive": min(self.bytes_in_flight, self.slowest, self.grace) > 0,
             "uploads_per_minute is positive": self.uploads_per_minute is None or self.uploads_per_minute > 0,
             "longest_wait is at least 0": self.longest_wait >= 0,

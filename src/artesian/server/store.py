@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 
 from artesian.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
-from artesian.core import Event
+from artesian.core import Event, Tree
 from artesian.engine import Snapshot
 from artesian.errors import MissingExtra, Refused, SettingError, StorageError, StoreDamaged, StoreLocked, StoreMismatch
 from artesian.journal import Vault, lock_file, storage, sync_folder
 from artesian.server.failpoints import reach
+from artesian.server.shelf import Shelf
 
 try:
     import sqlalchemy as sql
@@ -76,7 +77,7 @@ class Store:
     def append(self, event: Event) -> int:
         """Make an event durable and return its number; when this returns, it may be acknowledged."""
         reach("before-blobs")
-        record = to_json(scatter(to_tree(event), self._put))
+        record = to_json(scatter(to_tree(event), lambda _, array: {"$blob": self.vault.put(array)}))
         reach("between-blobs-and-event")
         number, chain = self.count + 1, _chained(self.chain, record)
         self._check_sound()
@@ -98,7 +99,7 @@ class Store:
             records = self._db.execute(query).scalars().all()
             self._db.rollback()
         for record in records:
-            yield self._value(Event, record)
+            yield self._value(Event, json.loads(record))
 
     def last(self, count: int) -> list[dict[str, Any]]:
         """The newest events as JSON values, oldest first, without their arrays."""
@@ -109,9 +110,18 @@ class Store:
         return [json.loads(record) for record in reversed(records)]
 
     def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
-        """Write a snapshot, then drop what only older ones needed; raw uploads before it too, unless kept."""
-        names: set[str] = set()
-        record = to_json(scatter(to_tree(snapshot), lambda path, array: self._put(path, array, names)))
+        """Write a snapshot with the tasks on the shelf, then drop what only older ones needed.
+
+        Raw uploads before it go too, unless they are kept.
+        """
+        assert not snapshot.given, "open tasks lie on the shelf"
+        names = self.shelf.settle(self.vault)
+
+        def put(path: str, array: np.ndarray) -> Tree:
+            names.add(name := self.vault.put(array))
+            return {"$blob": name}
+
+        record = to_json({**scatter(to_tree(snapshot), put), "given": self.shelf.records})
         reach("between-blobs-and-snapshot")
         row = {"events": self.count, "record": record, "chain": self.chain}
         with self._database():
@@ -124,12 +134,16 @@ class Store:
             self.vault.keep(names)
 
     def latest(self) -> tuple[int, Snapshot] | None:
-        """The newest snapshot, with the number of events it stands for."""
+        """The newest snapshot, with the number of events it stands for; its open tasks go to the shelf."""
         query = sql.select(SNAPSHOTS).order_by(SNAPSHOTS.c.events.desc()).limit(1)
         with self._database():
             row = self._db.execute(query).mappings().first()
             self._db.rollback()
-        return (row["events"], self._value(Snapshot, row["record"])) if row else None
+        if row is None:
+            return None
+        told = json.loads(row["record"])
+        self.shelf.fill(told.pop("given"), self.vault)
+        return row["events"], self._value(Snapshot, {**told, "given": {}})
 
     def secrets(self) -> dict[str, str]:
         """The hash of every client's secret."""
@@ -172,6 +186,7 @@ class Store:
             self._set_mark(0, _genesis(about))
             sync_folder(self.folder)
         self.vault = Vault(self.folder / "blobs")
+        self.shelf = Shelf(self.folder / "shelf")
         engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool, connect_args=SHARED)
         sql.event.listen(engine, "connect", _prepare)
         self._held.callback(engine.dispose)
@@ -267,15 +282,9 @@ class Store:
 
     # values
 
-    def _put(self, path: str, array: np.ndarray, names: set[str] | None = None) -> dict[str, str]:
-        name = self.vault.put(array)
-        if names is not None:
-            names.add(name)
-        return {"$blob": name}
-
-    def _value(self, kind: type[Any], record: str) -> Any:
+    def _value(self, kind: type[Any], record: Tree) -> Any:
         try:
-            return from_tree(kind, gather(json.loads(record), "$blob", self.vault.get))
+            return from_tree(kind, gather(record, "$blob", self.vault.get))
         except (Refused, ValueError) as error:
             raise self._damaged(f"a {kind.__name__.lower()} that cannot be read: {error}") from None
 

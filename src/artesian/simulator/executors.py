@@ -145,7 +145,7 @@ def executor(place: Place, workers: int) -> Executor:
 
 
 @contextmanager
-def single_threaded(model: Model) -> Iterator[None]:
+def single_threaded(model: Model | None = None) -> Iterator[None]:
     """Linear algebra on one thread in this process, and the model's own too: the same bits as in a worker."""
     with threads_limited(), getattr(model, "one_thread", nullcontext)():
         yield

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from artesian.core import ClientId, ClusterId, Event, Learner, Notebook, Reply
+from artesian.core import ClientId, ClusterId, Event, Notebook, Reply
 from artesian.engine import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.params import Params
@@ -23,6 +21,7 @@ from artesian.simulator.folder import RunFolder, Table, configuration
 from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
+from artesian.simulator.start import proxy_learners
 from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
 
 
@@ -229,15 +228,12 @@ class Simulation:
     def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
         experiment, model = self.experiment, self.place.model
         samples = self.world.proxies(self.seed)
-        proxies: dict[ClusterId, Learner] = {k: model.learner(s.x, s.y) for k, s in samples.items()}
+        proxies = proxy_learners(model, samples)
         options: dict[str, Any] = {"proxies": proxies, "plan": experiment.training, "record": self._record}
         if checkpoint:
             return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
-        everything = model.learner(
-            np.concatenate([s.x for s in samples.values()]), np.concatenate([s.y for s in samples.values()])
-        )
         with single_threaded(model):
-            start = experiment.start.models(model, proxies, everything, self.seed)
+            start = experiment.start.from_samples(model, samples, self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
 
     def _record(self, event: Event) -> None:

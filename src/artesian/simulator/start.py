@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from artesian.core import ClusterId, Learner, Model, Plan, derive
 from artesian.params import Params
+from artesian.simulator.data import Samples
+
+
+def proxy_learners(model: Model, samples: Mapping[ClusterId, Samples]) -> dict[ClusterId, Learner]:
+    """Every proxy set with this model."""
+    return {k: model.learner(s.x, s.y) for k, s in samples.items()}
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,11 @@ class Start:
             return [trunk for _ in proxies]
         plan = self._plan(self.epochs)
         return [proxy.train(trunk, seed=derive(seed, "start", k), plan=plan) for k, proxy in proxies.items()]
+
+    def from_samples(self, model: Model, samples: Mapping[ClusterId, Samples], seed: int) -> list[Params]:
+        """The same, from the proxy sets themselves."""
+        together = [np.concatenate([getattr(s, part) for s in samples.values()]) for part in ("x", "y")]
+        return self.models(model, proxy_learners(model, samples), model.learner(*together), seed)
 
     def _plan(self, epochs: int) -> Plan:
         return Plan(self.optimizer, self.rate, epochs, self.batch)

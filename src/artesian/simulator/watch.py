@@ -104,7 +104,7 @@ class Watch:
         place, client = self.place, entry.client
         visit = place.world.visit(place.seed, client, entry.cycle)
         test = place.model.learner(visit.test.x, visit.test.y)
-        after = test.score(recipe(task.recipe).use(task, notebook))
+        after = test.score(recipe(task.recipe).use(place.model.layout, task, notebook))
         self._total += after - self._newest.get(client, 0.0)
         self._newest[client] = after
         found = coordinator.state.members[client].mixture

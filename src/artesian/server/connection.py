@@ -1,0 +1,77 @@
+"""uvicorn's connections with an end to every wait: for the head of a request, and for a client that does not read.
+
+uvicorn itself waits for ever for either. While a request is being answered the application's own deadlines hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from artesian.errors import MissingExtra
+from artesian.server.settings import Settings
+
+try:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+except ModuleNotFoundError:
+    raise MissingExtra("uvicorn", "server") from None
+
+FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def connections(settings: Settings) -> type[H11Protocol]:
+    """The kind of connection that keeps to these settings."""
+
+    class Connection(H11Protocol):
+        """One client's connection; at every moment either a request is in work or a deadline runs."""
+
+        deadline: asyncio.TimerHandle | None = None  # for the head of the next request
+        reading: asyncio.TimerHandle | None = None  # for a client to take what was sent
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            if len(self.connections) > settings.connections:
+                transport.write(FULL)
+                transport.close()
+            else:
+                self.deadline = self._after(settings.grace, self._end)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._cancel()
+            super().connection_lost(exc)
+
+        def handle_events(self) -> None:
+            before = self.cycle
+            super().handle_events()
+            if self.cycle is not before and self.deadline is not None:
+                self.deadline.cancel()  # the head is here: from now on it is the application's time
+                self.deadline = None
+
+        def on_response_complete(self) -> None:
+            if self.deadline is None and not self.transport.is_closing():
+                self.deadline = self._after(self.timeout_keep_alive + settings.grace, self._end)
+            super().on_response_complete()
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            left = self.transport.get_write_buffer_size()
+            self.reading = self._after(left / settings.slowest + settings.grace, self.transport.abort)
+
+        def resume_writing(self) -> None:
+            if self.reading is not None:
+                self.reading.cancel()
+            super().resume_writing()
+
+        def _after(self, seconds: float, end: Callable[[], None]) -> asyncio.TimerHandle:
+            return self.loop.call_later(seconds, end)
+
+        def _end(self) -> None:
+            self.deadline = None
+            self.transport.abort()
+
+        def _cancel(self) -> None:
+            for timer in (self.deadline, self.reading):
+                if timer is not None:
+                    timer.cancel()
+
+    return Connection

@@ -1,0 +1,93 @@
+"""One line for every request, as JSON or for reading; credentials and bodies never appear in it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Literal
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Form = Literal["json", "text", "off"]
+
+REQUESTS = logging.getLogger("artesian.requests")
+PROBES = ("/healthz", "/readyz")
+ERROR = "artesian.error"  # where the application says, in the scope, which refusal this was
+
+
+def start_logging(form: Form) -> None:
+    """Send every log line of the process to standard error in this form; `off` leaves warnings, as text."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if form == "json" else _Text())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
+    REQUESTS.setLevel(logging.WARNING if form == "off" else logging.INFO)
+
+
+class Logged:
+    """An application whose requests are logged when they are over."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in PROBES or not REQUESTS.isEnabledFor(logging.INFO):
+            await self.app(scope, receive, send)
+            return
+        told = {"status": 0, "received": 0, "sent": 0}
+
+        async def receiving() -> MutableMapping[str, Any]:
+            message = await receive()
+            told["received"] += len(message.get("body", b""))
+            return message
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            told["status"] = message.get("status", told["status"])
+            told["sent"] += len(message.get("body", b""))
+            await send(message)
+
+        began = time.perf_counter()
+        try:
+            await self.app(scope, receiving, sending)
+        finally:
+            REQUESTS.info("request", extra={"fields": _fields(scope) | told | {"ms": _since(began)}})
+
+
+def _fields(scope: Scope) -> dict[str, Any]:
+    """What a line says of a request: its route as it is written down, never its query or its headers."""
+    route, path = scope.get("route"), scope.get("path_params", {})
+    found = {"method": scope["method"], "route": getattr(route, "path", "unknown")}
+    found |= {key: str(path[key])[:200] for key in ("client", "number") if key in path}
+    return found | ({"error": scope[ERROR]} if ERROR in scope else {})
+
+
+def _since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1000, 1)
+
+
+class _Json(logging.Formatter):
+    """A record as one JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, Any] = {"time": _when(record), "level": record.levelname.lower(), "event": record.getMessage()}
+        told |= getattr(record, "fields", {})
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(told)
+
+
+class _Text(logging.Formatter):
+    """A record for reading."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = " ".join(f"{key}={json.dumps(value)}" for key, value in getattr(record, "fields", {}).items())
+        line = f"{_when(record)} {record.levelname.lower()} {record.getMessage()} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _when(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
