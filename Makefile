@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
+# Without a CPU build of torch at hand: EXTRAS=sim,client,server,dev, and the tests of torch are skipped.
+EXTRAS ?= torch,sim,client,server,dev
 
 .PHONY: help install demo test check format bench bench-service constraints clean
 
@@ -13,7 +15,7 @@ help:
 	@echo "make demo         see it work (builds its environment first)"
 	@echo "make test         run the tests"
 	@echo "make check        formatting, lint, types"
-	@echo "make install      everything for development, without torch"
+	@echo "make install      everything for development, torch included"
 	@echo "make bench        all benchmarks"
 	@echo "make bench-service  the last of them alone: the HTTP service under load"
 	@echo "make constraints  refresh constraints.txt"
@@ -28,7 +30,7 @@ $(VENV)/.demo: $(INPUTS) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: $(INPUTS) | $(BIN)/python
-	@$(PIP) --editable '.[sim,client,server,dev]'
+	@$(PIP) --editable '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.demo
 
 install: $(VENV)/.dev

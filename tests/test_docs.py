@@ -1,5 +1,6 @@
 """The documentation keeps up with the code: commands, settings, presets, errors, routes and algorithms are in it."""
 
+import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -12,8 +13,9 @@ from artesian.algorithms import ALGORITHMS
 from artesian.algorithms.fedasync import FedAsync
 from artesian.cli import app
 from artesian.core import Plan
-from artesian.experiments import NUMBERS, TABLES, load, presets
+from artesian.experiments import NUMBERS, OPTIONS, TABLES, load, presets
 from artesian.learners.arrays import MODELS
+from artesian.learners.networks import NETWORKS
 from artesian.recipes import RECIPES
 from artesian.server.app import create_app
 from artesian.simulator.fleet import Fleet
@@ -66,7 +68,12 @@ def test_every_setting_is_documented() -> None:
     for kind in kinds:
         for setting in fields(kind):
             assert f"`{setting.name}`" in text, f"{kind.__name__}.{setting.name}"
-    for name in (*NUMBERS, *TABLES, *WORLDS, *MODELS, "ARTESIAN_DATA"):
+    for name, network in NETWORKS.items():
+        for setting in inspect.signature(network).parameters:
+            assert f"`{setting}`" in text, f"{name}.{setting}"
+    for name in (*OPTIONS, "framework"):
+        assert f"`{name}`" in text, name
+    for name in (*NUMBERS, *TABLES, *WORLDS, *MODELS, *NETWORKS, "ARTESIAN_DATA"):
         assert mentions(text, name), name
 
 

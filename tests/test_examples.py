@@ -27,6 +27,13 @@ def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
     assert len(lines) < 60
 
 
+def test_your_own_model_runs_simulated_and_in_process(tmp_path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    told = run(sys.executable, str(ROOT / "examples" / "own_model.py"), cwd=tmp_path)
+    assert "1386 numbers are trained, 18 travel with them" in told
+    assert "the same bits over HTTP: True" in told
+
+
 def test_the_quickstart_runs(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "quickstart.py"), cwd=tmp_path)
     assert "cdfl" in told

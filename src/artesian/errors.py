@@ -6,6 +6,7 @@ ArtesianError
 │   ├── LayoutError           a model cannot be laid out as one vector
 │   ├── MissingExtra          an optional package is not installed
 │   ├── MissingData           a data set is not where it was looked for
+│   ├── BadData               data that a model cannot learn from
 │   ├── RunExists             the output folder already holds something
 │   ├── ResumeMismatch        the folder to resume belongs to another experiment
 │   ├── Stalled               nobody is left who could upload
@@ -80,6 +81,10 @@ class MissingExtra(UserError):
 
 class MissingData(UserError):
     """A data set is not where it was looked for."""
+
+
+class BadData(UserError):
+    """Data that a model cannot learn from."""
 
 
 class RunExists(UserError):

@@ -44,7 +44,7 @@ def serve(
     """Serve until told to stop; then finish what is under way and take a snapshot."""
     federation, settings = load(source, changes)
     _check_transport(host, cert, key, insecure)
-    with single_threaded():  # a measurer each, and the bits of a simulation
+    with single_threaded(federation.model):  # a measurer each, and the bits of a simulation
         _serve(federation, settings, folder, host, port, cert, key)
 
 
@@ -149,7 +149,7 @@ def serve_experiment(experiment: Experiment, table: Mapping[str, Any] | None = N
     model, samples = experiment.model, experiment.world.proxies(told.seed)
 
     def start() -> list[Params]:
-        with single_threaded():
+        with single_threaded(model):
             return experiment.start.from_samples(model, samples, told.seed)
 
     return checked(

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +18,14 @@ from artesian.recipes import Fit, recipe
 from artesian.simulator.world import World
 
 Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+SURROUNDINGS = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),  # glibc keeps the memory of a batch for the next one
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}  # of a worker; they count only when a process starts
 
 
 @dataclass(frozen=True)
@@ -99,12 +106,12 @@ class Processes:
     def __init__(self, place: Place, workers: int) -> None:
         self.ahead = 2 * workers
         self._begun: dict[Key, Future[Done]] = {}
-        with _one_thread():
+        with _surroundings():
             self._pool = ProcessPoolExecutor(
                 workers, multiprocessing.get_context("spawn"), initializer=_settle_in, initargs=(place,)
             )
             for _ in range(workers):
-                self._pool.submit(os.getpid)  # spawned now, while the environment says one thread
+                self._pool.submit(os.getpid)  # spawned now, while the environment is theirs
 
     def begin(self, job: Job) -> None:
         if job.key not in self._begun:
@@ -138,9 +145,9 @@ def executor(place: Place, workers: int) -> Executor:
 
 
 @contextmanager
-def single_threaded() -> Iterator[None]:
-    """Linear algebra on one thread in this process: the same bits as in a worker."""
-    with threads_limited():
+def single_threaded(model: Model | None = None) -> Iterator[None]:
+    """Linear algebra on one thread in this process, and the model's own too: the same bits as in a worker."""
+    with threads_limited(), getattr(model, "one_thread", nullcontext)():
         yield
 
 
@@ -154,9 +161,9 @@ def threads_limited() -> Any:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
+def _surroundings() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in SURROUNDINGS}
+    os.environ.update(SURROUNDINGS)
     try:
         yield
     finally:
@@ -174,12 +181,13 @@ def _lost() -> WorkerLost:
 
 
 _place: Place | None = None  # of this worker process
-_limits: Any = None  # held for its life
+_limits = ExitStack()  # held for its life
 
 
 def _settle_in(place: Place) -> None:
-    global _place, _limits
-    _place, _limits = place, threads_limited()
+    global _place
+    _place = place
+    _limits.enter_context(single_threaded(place.model))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
 
 

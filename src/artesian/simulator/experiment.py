@@ -68,6 +68,8 @@ def _fields(value: Any) -> tuple[Any, ...]:
 
 
 def _describe(value: Any) -> dict[str, Any]:
+    if callable(own := getattr(value, "describe", None)):  # whose fields are not all settings
+        return dict(own())
     settings = {f.name: getattr(value, f.name) for f in _fields(value)}
     kind = type(value)
     return {"name": getattr(kind, "name", f"{kind.__module__}:{kind.__qualname__}"), **settings}

@@ -83,7 +83,7 @@ class Simulation:
         began = time.perf_counter() - self.totals.wall_seconds
         self.executor: Executor = executor(self.place, self.workers)
         try:
-            with single_threaded(), Interruption() as interruption:
+            with single_threaded(self.place.model), Interruption() as interruption:
                 while self.totals.uploads < self.experiment.uploads:
                     uploaded = self._next()
                     due = uploaded and self._due(self.experiment.snapshot_every)
@@ -232,7 +232,7 @@ class Simulation:
         options: dict[str, Any] = {"proxies": proxies, "plan": experiment.training, "record": self._record}
         if checkpoint:
             return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
-        with single_threaded():
+        with single_threaded(model):
             start = experiment.start.from_samples(model, samples, self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
 

@@ -24,7 +24,10 @@ class Visit:
 
 
 class World(Protocol):
-    """A pure function from (seed, client, cycle) to data: any process may work it out."""
+    """A pure function from (seed, client, cycle) to data: any process may work it out.
+
+    A world of images may have a `shape` too, (channels, height, width), for networks that look at them as such.
+    """
 
     name: ClassVar[str]
 
@@ -81,6 +84,12 @@ class Rotated:
     def features(self) -> int:
         height, width = images(self.data).x.shape[1:]
         return int(height * width)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of one image: channels, height, width."""
+        height, width = images(self.data).x.shape[1:]
+        return 1, int(height), int(width)
 
     @property
     def classes(self) -> int:

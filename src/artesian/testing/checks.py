@@ -10,7 +10,7 @@ import numpy as np
 
 from artesian import errors
 from artesian.codec import decode, encode
-from artesian.core import Algorithm, Event, Upload
+from artesian.core import Algorithm, Event, Model, Upload
 from artesian.engine import Coordinator
 from artesian.errors import Refused
 from artesian.pace import Rounds
@@ -20,22 +20,27 @@ from artesian.simulator.run import Simulation
 from artesian.testing.inprocess import InProcess
 from artesian.testing.toy import Federation, ToyModel, ToyWorld
 
+TOY = ToyModel()
 
-def check_algorithm(algorithm: Algorithm, *, only: str | None = None) -> list[str]:
-    """Run every check, or the one named; raise AssertionError at the first broken rule; return what was checked."""
+
+def check_algorithm(algorithm: Algorithm, *, only: str | None = None, model: Model = TOY) -> list[str]:
+    """Run every check, or the one named; raise AssertionError at the first broken rule; return what was checked.
+
+    `model` is what the toy federation learns: any that takes rows of three numbers and the label 0.
+    """
     checked = []
     for name, check in CHECKS.items():
         if only in (None, name):
-            check(algorithm)
+            check(algorithm, model)
             checked.append(name)
     assert checked, f"no check is called {only!r}: {', '.join(CHECKS)}"
     return checked
 
 
-def _federation(algorithm: Algorithm, **options: Any) -> Federation:
+def _federation(algorithm: Algorithm, model: Model, **options: Any) -> Federation:
     pace = algorithm.pace()
     size = pace.size + 2 if isinstance(pace, Rounds) else 4
-    federation = Federation(algorithm, **{"clients": max(4, size), **options})
+    federation = Federation(algorithm, **{"clients": max(4, size), "model": model, **options})
     federation.join_all()
     return federation
 
@@ -50,9 +55,9 @@ def _expect(holds: bool, algorithm: Algorithm, rule: str) -> None:
     assert holds, f"{algorithm.name}: {rule}"
 
 
-def is_pure(algorithm: Algorithm) -> None:
+def is_pure(algorithm: Algorithm, model: Model = TOY) -> None:
     """init, task, measure and fold give the same answer twice and touch nothing they were given."""
-    one, two = _federation(algorithm), _federation(algorithm)
+    one, two = _federation(algorithm, model), _federation(algorithm, model)
     for _ in range(_uploads(algorithm)):
         before = one.coordinator.digest()
         for client in one.world.names:
@@ -74,9 +79,9 @@ def _measures_the_same(federation: Federation, upload: Upload) -> None:
     _expect(found[0] == found[1], federation.algorithm, "measure looked at its own state: twice, and not the same")
 
 
-def restores(algorithm: Algorithm) -> None:
+def restores(algorithm: Algorithm, model: Model = TOY) -> None:
     """Restored from bytes after every upload, it ends with the same bits."""
-    kept, restarted = _federation(algorithm), _federation(algorithm)
+    kept, restarted = _federation(algorithm, model), _federation(algorithm, model)
     for _ in range(_uploads(algorithm)):
         kept.step()
         restarted.step()
@@ -86,10 +91,10 @@ def restores(algorithm: Algorithm) -> None:
         _expect(same, algorithm, "a restart changed the state")
 
 
-def replays(algorithm: Algorithm) -> None:
+def replays(algorithm: Algorithm, model: Model = TOY) -> None:
     """Its journal, replayed without proxies, gives the same state: nothing is measured again."""
     events: list[Event] = []
-    federation = Federation(algorithm, clients=_federation(algorithm).clients, record=events.append)
+    federation = Federation(algorithm, clients=_federation(algorithm, model).clients, record=events.append, model=model)
     first = federation.coordinator.snapshot()
     federation.join_all()
     for _ in range(_uploads(algorithm)):
@@ -101,9 +106,9 @@ def replays(algorithm: Algorithm) -> None:
     _expect(again.digest() == federation.coordinator.digest(), algorithm, "a replay gave another state")
 
 
-def folds_a_retry_once(algorithm: Algorithm) -> None:
+def folds_a_retry_once(algorithm: Algorithm, model: Model = TOY) -> None:
     """The same upload again is answered from the record, also inside a part-filled buffer; another body is refused."""
-    federation = _federation(algorithm)
+    federation = _federation(algorithm, model)
     for _ in range(_uploads(algorithm)):
         upload = federation.step()
         before = federation.coordinator.digest()
@@ -118,9 +123,9 @@ def folds_a_retry_once(algorithm: Algorithm) -> None:
         _refuses(federation, replace(upload, samples=upload.samples + 1), errors.Conflict)
 
 
-def takes_two_of_one_client(algorithm: Algorithm) -> None:
+def takes_two_of_one_client(algorithm: Algorithm, model: Model = TOY) -> None:
     """One client may upload twice in a row, also into one buffer: the second has the next number."""
-    federation = _federation(algorithm)
+    federation = _federation(algorithm, model)
     client = sorted(federation.tasks)[0]
     first = federation.upload_of(client)
     federation.tasks.pop(client)
@@ -134,9 +139,9 @@ def takes_two_of_one_client(algorithm: Algorithm) -> None:
     _expect(member.answered == second.number, algorithm, "the second upload was not taken")
 
 
-def survives_leaving_untrained(algorithm: Algorithm) -> None:
+def survives_leaving_untrained(algorithm: Algorithm, model: Model = TOY) -> None:
     """Whoever leaves before its first upload and comes back can still work."""
-    federation = _federation(algorithm)
+    federation = _federation(algorithm, model)
     client = sorted(federation.tasks)[0]
     federation.tasks.pop(client)
     federation.take(federation.coordinator.leave(client))
@@ -146,9 +151,9 @@ def survives_leaving_untrained(algorithm: Algorithm) -> None:
     _expect(federation.coordinator.state.version > 0, algorithm, "nothing was folded any more")
 
 
-def survives_leaving(algorithm: Algorithm) -> None:
+def survives_leaving(algorithm: Algorithm, model: Model = TOY) -> None:
     """Whoever leaves and rejoins at the same version gets the next number; the old task is closed."""
-    federation = _federation(algorithm)
+    federation = _federation(algorithm, model)
     client = sorted(federation.tasks)[0]
     old = federation.upload_of(client)
     version = federation.coordinator.state.version
@@ -170,9 +175,9 @@ def survives_leaving(algorithm: Algorithm) -> None:
     _expect(state.present == 0 and desk.open == 0 and not desk.waiting, algorithm, "somebody is still there")
 
 
-def refuses_strangers(algorithm: Algorithm) -> None:
+def refuses_strangers(algorithm: Algorithm, model: Model = TOY) -> None:
     """Nobody uploads or leaves without joining, and nobody uploads twice to an old number."""
-    federation = _federation(algorithm)
+    federation = _federation(algorithm, model)
     upload = federation.upload_of(sorted(federation.tasks)[0])
     _refuses(federation, replace(upload, client="stranger"), errors.UnknownClient)
     _refuses(federation, replace(upload, number=upload.number + 1), errors.UnknownTask)
@@ -188,9 +193,9 @@ def refuses_strangers(algorithm: Algorithm) -> None:
     _refuses(federation, old, errors.TaskClosed)
 
 
-def refuses_bad_uploads(algorithm: Algorithm) -> None:
+def refuses_bad_uploads(algorithm: Algorithm, model: Model = TOY) -> None:
     """NaN, Inf, wrong shapes, dtypes, models, mixtures and counts change nothing."""
-    federation = _federation(algorithm)
+    federation = _federation(algorithm, model)
     federation.step()
     upload = federation.upload_of(sorted(federation.tasks)[0])
     _refuses(federation, replace(upload, samples=-1), errors.BadClient)
@@ -229,28 +234,28 @@ def _refuses(federation: Federation, upload: Upload, kind: type[Refused]) -> Non
     _expect(federation.coordinator.digest() == before, federation.algorithm, rule)
 
 
-def serves_one_client(algorithm: Algorithm) -> None:
+def serves_one_client(algorithm: Algorithm, model: Model = TOY) -> None:
     """A federation of one goes on, and its model stays finite."""
-    federation = Federation(algorithm, clients=1)
+    federation = Federation(algorithm, clients=1, model=model)
     federation.join_all()
     for _ in range(_uploads(algorithm)):
         federation.step()
     _expect(federation.coordinator.state.version > 0, algorithm, "one client never caused a fold")
 
 
-def serves_one_cluster(algorithm: Algorithm) -> None:
+def serves_one_cluster(algorithm: Algorithm, model: Model = TOY) -> None:
     """A repository of one start model works like any other."""
-    federation = _federation(algorithm, clusters=1)
+    federation = _federation(algorithm, model, clusters=1)
     for _ in range(_uploads(algorithm)):
         federation.step()
     for cluster in federation.coordinator.state.clusters.values():
         federation.model.layout.check(cluster.params)
 
 
-def agrees_over_http(algorithm: Algorithm) -> None:
+def agrees_over_http(algorithm: Algorithm, model: Model = TOY) -> None:
     """Simulated directly and over in-process HTTP, the same seed gives the same bits."""
-    clients = _federation(algorithm).clients
-    experiment = Experiment(ToyWorld(clients), ToyModel(), algorithm, uploads=_uploads(algorithm)).planned()
+    clients = _federation(algorithm, model).clients
+    experiment = Experiment(ToyWorld(clients), model, algorithm, uploads=_uploads(algorithm)).planned()
     direct, served = Simulation(experiment, 3), Simulation(experiment, 3, link=InProcess)
     direct.run()
     served.run()
@@ -259,7 +264,7 @@ def agrees_over_http(algorithm: Algorithm) -> None:
     _expect(direct.coordinator.digest() == served.coordinator.digest(), algorithm, "over HTTP the bits are others")
 
 
-CHECKS: dict[str, Callable[[Algorithm], None]] = {
+CHECKS: dict[str, Callable[[Algorithm, Model], None]] = {
     check.__name__: check
     for check in (
         is_pure,

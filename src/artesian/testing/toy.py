@@ -17,6 +17,7 @@ from artesian.core import (
     Ensemble,
     Event,
     Learner,
+    Model,
     Notebook,
     Plan,
     Pull,
@@ -136,12 +137,13 @@ class Federation:
     clients: int
     clusters: int = 2
     record: Callable[[Event], None] | None = None
+    model: Model = field(default_factory=ToyModel)
     tasks: dict[ClientId, Task] = field(default_factory=dict)
     notebooks: dict[ClientId, Notebook] = field(default_factory=dict)
     steps: int = 0
 
     def __post_init__(self) -> None:
-        self.model, self.world = ToyModel(), ToyWorld(self.clients, self.clusters)
+        self.world = ToyWorld(self.clients, self.clusters)
         start = [self.model.start(i) for i in range(self.clusters)]
         self.coordinator = Coordinator.start(self.algorithm, self.model.layout, start, 7, **self.options())
 

@@ -1,0 +1,443 @@
+"""Learners in torch: any `nn.Module` as a `Model`, any data as a `Learner`.
+
+The same seed gives the same bits on a CPU with one torch thread (`one_thread`), in any process and in any Python
+thread: the order of batches has a generator of its own, and a training that draws from torch's global one (dropout)
+holds it alone, seeded, and gives it back as it was.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from artesian.core import Ensemble, Plan, Pull, derive, generator
+from artesian.errors import BadData, LayoutError, MissingExtra, SettingError, WrongShape
+from artesian.params import Layout, Params, Share, seal
+
+try:
+    import torch
+except ModuleNotFoundError:
+    raise MissingExtra("torch", "torch") from None
+from torch import nn
+from torch.nn import functional
+
+from artesian.learners.instances import Instance, Pool, array_of, pack, seeded, tensors_of
+from artesian.learners.sources import Flowing, Resident, Shaping, Source, source_over, unordered
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> one number per sample
+DEVICES = ("auto", "cpu", "cuda", "mps")
+TASKS = ("classification", "regression")
+ROOM = 2 << 30  # bytes of a dataset that are held in memory
+
+
+def environment() -> dict[str, str]:
+    """What a process that trains should be started with: one thread, and memory that is kept for the next batch."""
+    return {
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+        "MALLOC_TOP_PAD_": str(1 << 28),
+    }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread in this process: as fast where trainings run side by side, and the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def is_network(value: Any) -> bool:
+    """Is it something `TorchModel` can learn with?"""
+    return isinstance(value, nn.Module)
+
+
+@dataclass(frozen=True)
+class TorchModel:
+    """A network as a model: `make` returns a fresh one each time it is called.
+
+    What is frozen (`requires_grad=False`, or named in `frozen`) and what `share` leaves out stays at home. `loss`
+    takes outputs and targets and gives one number per sample.
+    """
+
+    make: Callable[[], nn.Module]
+    loss: Loss | None = None  # None: cross-entropy, or the squared error
+    task: Literal["classification", "regression"] = "classification"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    share: Share = ("*",)  # names or glob patterns, or a function of the name
+    frozen: Sequence[str] = ()  # names or glob patterns
+    shape: Sequence[int] | None = None  # of one sample; None: as the data come
+    scale: float | None = None  # what inputs are multiplied with; None: 1/255 for uint8, 1 otherwise
+
+    def __post_init__(self) -> None:
+        if isinstance(self.make, nn.Module) or not callable(self.make):
+            got = f"a {type(self.make).__name__}"
+            raise SettingError("make is a function that returns a network", got, "pass its class, or a function")
+        for name, known in (("task", TASKS), ("device", DEVICES)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.loss is not None and not callable(self.loss):
+            raise ValueError(f"loss is a function of outputs and targets, not {self.loss!r}")
+        if self.shape is not None:
+            object.__setattr__(self, "shape", _tuple("shape", self.shape, int))
+        object.__setattr__(self, "frozen", _tuple("frozen", self.frozen, str))
+        if not callable(self.share):
+            object.__setattr__(self, "share", _tuple("share", self.share, str))
+        reduction = getattr(self.loss, "reduction", "none")
+        if reduction != "none":
+            raise _no_loss(f"{type(self.loss).__name__} with reduction={reduction!r}")
+
+    @cached_property
+    def layout(self) -> Layout:
+        module = self._fresh(0)
+        tensors = tensors_of(module)
+        arrays = {name: array_of(name, tensor) for name, tensor in tensors.items()}
+        learns = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and t.requires_grad]
+        for name in learns:
+            if tensors[name].dtype == torch.float16:
+                raise LayoutError("torch models are trained in float32", f"{name} of float16", "convert the network")
+        frozen = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and not t.requires_grad]
+        return Layout.of(arrays, trainable=learns, frozen=frozen, share=self.share)
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The instances of this process."""
+        return Pool(lambda: Instance(self._fresh(0), self.layout, self.place))
+
+    @cached_property
+    def place(self) -> torch.device:
+        """The device that `device` stands for here."""
+        return _device(self.device)
+
+    @property
+    def shaping(self) -> Shaping:
+        shape = None if self.shape is None else tuple(self.shape)
+        labels = self.task == "classification" and self.loss is None
+        return Shaping(self.task, self.place, shape, self.scale, labels)
+
+    def start(self, seed: int) -> Params:
+        """A fresh model; torch's global generator is left as it was."""
+        return pack(self.layout, self._fresh(seed))
+
+    def learner(self, x: np.ndarray, y: np.ndarray) -> TorchLearner:
+        return TorchLearner(self, Resident.of(x, y, self.shaping))
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """What whoever runs trainings side by side enters first."""
+        return one_thread()
+
+    def describe(self) -> dict[str, Any]:
+        """The model as JSON values, for the configuration of a run."""
+        settings = {f.name: _spell(getattr(self, f.name)) for f in fields(self)}
+        return {"name": _spell(type(self)), **settings, "layout": self.layout.digest}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its fields, not the instances of this process."""
+        for part in (self.make, self.loss, self.share):
+            if "<" in getattr(part, "__qualname__", ""):
+                raise SettingError(
+                    "workers find a model's functions by name",
+                    part.__qualname__,  # type: ignore[union-attr]
+                    "define it at the top of a module, or use no workers",
+                )
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def _fresh(self, seed: int) -> nn.Module:
+        with torch.inference_mode(False), seeded(derive(seed, "start"), torch.device("cpu")):
+            module = self.make()
+        if not isinstance(module, nn.Module):
+            raise SettingError("make returns an nn.Module", type(module).__name__, "mend the function")
+        if getattr(module, "_artesian_made", False):
+            raise SettingError("make returns a fresh network each time", "the same one again", "build it inside make")
+        module._artesian_made = True  # type: ignore[assignment]
+        _freeze(module, self.frozen)
+        return module
+
+
+class TorchLearner:
+    """A model and the data it learns from.
+
+    `home` holds what training changes but `share` leaves out: it stays with the learner from one training to the next.
+    """
+
+    def __init__(self, model: TorchModel, source: Source, home: Mapping[str, np.ndarray] | None = None) -> None:
+        self.model, self.source, self.home = model, source, home
+
+    @classmethod
+    def over(cls, data: Any, model: TorchModel, *, room: int = ROOM, samples: int | None = None) -> TorchLearner:
+        """A learner over a DataLoader or a Dataset of (input, target) pairs.
+
+        What fits into `room` bytes is read once and held; a larger dataset is read in every epoch. Batches are the
+        plan's, except from an IterableDataset, which keeps its own and whose length is `samples`.
+        """
+        return cls(model, source_over(data, model.shaping, room, samples))
+
+    @property
+    def samples(self) -> int:
+        return self.source.samples
+
+    def losses(self, params: Params) -> np.ndarray:
+        found = self._look(params, "losses", self._each)
+        return torch.cat(found).cpu().numpy() if found else np.zeros(0, np.float32)
+
+    def score(self, ensemble: Ensemble) -> float:
+        """Of the weighted mean of the models' predictions; 0 where there are no data."""
+        if not self.samples:
+            return 0.0
+        said = [[weight * part for part in self._look(params, "a score", self._says)] for weight, params in ensemble]
+        output = functools.reduce(torch.add, [torch.cat(parts) for parts in said])
+        target = torch.cat([y for _, _, y in self.source.ordered("a score")])
+        if self.model.task == "regression":
+            return -float(_squares(output, target).double().mean())
+        return float((output.argmax(dim=1) == target).double().mean())
+
+    def train(
+        self,
+        params: Params,
+        *,
+        seed: int,
+        plan: Plan,
+        pulls: Sequence[Pull] = (),
+        weights: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> Params:
+        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; frozen where `mask` is False."""
+        self._check(params, pulls, weights, mask)
+        if not self.samples:
+            return seal(np.array(params, np.float32))
+        with self.model.pool.borrow() as instance:
+            instance.load(params, self.home)
+            with torch.inference_mode(False), torch.enable_grad(), self._noise(derive(seed, "noise")):
+                self._fit(instance, seed, plan, pulls, weights, mask)
+            self.home = instance.home or self.home
+            result = instance.store()
+        if mask is not None:
+            result[~mask] = params[~mask]
+        return seal(result)
+
+    def _fit(
+        self,
+        instance: Instance,
+        seed: int,
+        plan: Plan,
+        pulls: Sequence[Pull],
+        weights: np.ndarray | None,
+        mask: np.ndarray | None,
+    ) -> None:
+        rng, shared = generator(seed, "train"), instance.shared
+        own, gradient = instance.weights[shared], instance.gradient[shared]
+        step = _optimizer(plan, instance.weights, instance.gradient)
+        anchors = [(float(c), torch.tensor(anchor[shared], device=own.device)) for c, anchor in pulls]
+        free = None if mask is None else torch.tensor(mask[shared], device=own.device)
+        begin = own.clone()
+        instance.module.train()
+        for _ in range(plan.epochs):
+            for rows, x, y in self.source.shuffled(rng, plan.batch, 2 if instance.normalises else 1):
+                instance.gradient.zero_()
+                self._mean(instance.module, x, y, None if weights is None else weights[rows]).backward()
+                for strength, anchor in anchors:
+                    gradient.add_(own - anchor, alpha=strength)
+                step()
+                if free is not None:
+                    own.copy_(torch.where(free, own, begin))
+
+    def _mean(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor, weights: np.ndarray | None) -> torch.Tensor:
+        each = self._each(_forward(module, x), y)
+        if not each.requires_grad:
+            raise _no_loss("one that no gradient passes through")
+        if weights is None:
+            return each.mean()
+        return (each * torch.tensor(weights, dtype=torch.float32, device=each.device)).sum() / len(each)
+
+    def _each(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The loss of every sample of a batch."""
+        if self.model.loss is not None:
+            each = self.model.loss(output, y)
+        elif self.model.task == "regression":
+            each = _squares(output, y)
+        else:
+            each = self._cross_entropy(output, y)
+        if not isinstance(each, torch.Tensor) or each.ndim == 0 or len(each) != len(output):
+            got = f"shape {tuple(each.shape)}" if isinstance(each, torch.Tensor) else type(each).__name__
+            raise _no_loss(f"{got} for {len(output)} samples")
+        return each.reshape(len(each), -1).mean(dim=1) if each.ndim > 1 else each
+
+    def _cross_entropy(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        classes = output.shape[1] if output.ndim > 1 else 0
+        if output.ndim < 2 or y.shape != (len(output), *output.shape[2:]):
+            got = f"outputs of shape {tuple(output.shape)} and labels of shape {tuple(y.shape)}"
+            raise BadData("a classifier gives one number per class and sample", got, "mend the network, or set task")
+        largest = self.source.largest if isinstance(self.source, Resident) else int(y.max())
+        if largest >= classes:
+            got = f"label {largest}"
+            raise BadData(f"labels go from 0 to {classes - 1}, as the network has {classes} outputs", got, "mend one")
+        return functional.cross_entropy(output, y, reduction="none")
+
+    def _look(self, params: Params, what: str, see: Callable[[torch.Tensor, torch.Tensor], Any]) -> list[Any]:
+        """What there is to see in the network's answers, in large batches, nothing being learnt."""
+        with self.model.pool.borrow() as instance:
+            instance.load(params, self.home)
+            instance.module.eval()
+            with torch.inference_mode():
+                return [see(_forward(instance.module, x), y) for _, x, y in self.source.ordered(what)]
+
+    def _says(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Probabilities, or numbers."""
+        return output.softmax(dim=1) if self.model.task == "classification" else output
+
+    @contextmanager
+    def _noise(self, seed: int) -> Iterator[None]:
+        """Torch's global generator, seeded; left alone once a training of this model drew nothing from it."""
+        pool, place = self.model.pool, self.model.place
+        if pool.quiet and self.source.steady:
+            yield
+            return
+        with seeded(seed, place):
+            before = torch.get_rng_state()
+            yield
+            pool.quiet = place.type == "cpu" and torch.equal(before, torch.get_rng_state())
+
+    def _check(
+        self, params: Params, pulls: Sequence[Pull], weights: np.ndarray | None, mask: np.ndarray | None
+    ) -> None:
+        layout = self.model.layout
+        for vector in (params, *(anchor for _, anchor in pulls)):
+            layout.check_shape(vector)
+        if weights is not None and isinstance(self.source, Flowing):
+            raise unordered("a weight per sample")
+        if weights is not None and np.shape(weights) != (self.samples,):
+            got = f"weights of shape {np.shape(weights)}"
+            raise BadData(f"there is one weight for each of {self.samples} samples", got, "mend them")
+        if mask is not None and (np.shape(mask) != (layout.size,) or np.asarray(mask).dtype != np.bool_):
+            got = f"{np.asarray(mask).dtype} of shape {np.shape(mask)}"
+            raise WrongShape(f"a mask is {layout.size} booleans", got, "make it as long as a model")
+
+
+def _forward(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    try:
+        output = module(x)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, IndexError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise BadData(
+            f"the network takes batches of shape {tuple(x.shape)}", reason, "check the data, shape and the network"
+        ) from error
+    if not isinstance(output, torch.Tensor) or not output.ndim or len(output) != len(x):
+        got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+        raise BadData(f"the network answers {len(x)} samples with as many rows", got, "mend its forward")
+    return output
+
+
+def _squares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The squared error of every sample, the mean over its numbers where there are several."""
+    if output.numel() != y.numel():
+        got = f"outputs of shape {tuple(output.shape)} and targets of shape {tuple(y.shape)}"
+        raise BadData("a regression gives as many numbers as there are targets", got, "mend the network or the data")
+    return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(dim=1)
+
+
+def _optimizer(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], None]:
+    """A function that takes one step, with a state of its own: torch's own rules, over one vector."""
+    if plan.optimizer == "adam":
+        return _adam(plan, weights, gradient)
+    velocity = torch.zeros_like(weights) if plan.momentum else None
+
+    def step() -> None:
+        if plan.decay:
+            gradient.add_(weights, alpha=plan.decay)
+        if velocity is None:
+            weights.add_(gradient, alpha=-plan.rate)
+        else:
+            velocity.mul_(plan.momentum).add_(gradient)
+            weights.add_(velocity, alpha=-plan.rate)
+
+    return step
+
+
+def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], None]:
+    """Adam in torch's fused kernel: one pass over memory, and none of the second that torch.optim takes to import."""
+    first, second = torch.zeros_like(weights), torch.zeros_like(weights)
+    steps = torch.zeros((), device=weights.device)
+
+    def step() -> None:
+        steps.add_(1)
+        torch._fused_adam_(  # type: ignore[no-untyped-call,unused-ignore]
+            [weights],
+            [gradient],
+            [first],
+            [second],
+            [],
+            [steps],
+            lr=plan.rate,
+            beta1=0.9,
+            beta2=0.999,
+            weight_decay=plan.decay,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    return step
+
+
+def _device(name: str) -> torch.device:
+    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, there in has.items() if there))
+    if not has[name]:
+        raise SettingError(
+            "device is one that is there", name, f"use {', '.join(k for k, there in has.items() if there)}"
+        )
+    return torch.device(name)
+
+
+def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
+    tensors = tensors_of(module)
+    for pattern in patterns:
+        if not (names := fnmatch.filter(tensors, pattern)):
+            raise LayoutError("frozen names entries of the model", pattern, f"for example {next(iter(tensors), '')}")
+        for name in names:
+            tensors[name].requires_grad_(False)
+
+
+def _tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
+    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not all(type(one) is kind for one in values):
+        raise ValueError(f"{name} is a list of {'texts' if kind is str else 'whole numbers'}, not {value!r}")
+    return values
+
+
+def _no_loss(got: str) -> SettingError:
+    return SettingError(
+        "a loss gives one number per sample", got, 'use reduction="none", or a function that does not average'
+    )
+
+
+def _spell(value: Any) -> Any:
+    """A value as JSON would have it: functions and classes by their names."""
+    if isinstance(value, functools.partial):
+        return {"call": _spell(value.func), "args": [_spell(v) for v in value.args], **_spell(value.keywords)}
+    if isinstance(value, nn.Module):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {key: _spell(item) for key, item in value.items()}
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,94 @@
+"""Algorithms with a torch network of BatchNorm and dropout: the same bits wherever and however it runs."""
+
+import pytest
+
+from artesian.algorithms import CDFL, FedBuff
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.run import Simulation, simulate
+from artesian.testing import CHECKS, InProcess, ToyWorld, check_algorithm
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch import nn  # noqa: E402
+
+from artesian.learners.torch import TorchModel  # noqa: E402
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.3), nn.Linear(4, 2))
+
+
+MODEL = TorchModel(tiny, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with MODEL.one_thread():
+        yield
+
+
+def experiment(algorithm=None) -> Experiment:
+    fleet = Fleet("latency", 1, 4, leave_share=0.3, leave_by=3, return_after=2)
+    return Experiment(ToyWorld(6), MODEL, algorithm or CDFL(), fleet=fleet, uploads=30, snapshot_every=7)
+
+
+def files(folder) -> dict[str, bytes]:
+    names = ["metrics.csv", "clusters.csv", "journal.jsonl"]
+    final = sorted((folder / "final").glob("*.safetensors"))
+    assert final
+    return {path.name: path.read_bytes() for path in [*(folder / n for n in names), *final]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torch") / "run"
+    run = simulate(experiment(), seed=1, out=folder)
+    assert run.models["k0"]["1.num_batches_tracked"] > 10
+    return folder
+
+
+@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=2)], ids=["cdfl", "fedbuff"])
+def test_the_algorithm_conforms_with_a_torch_model(algorithm) -> None:
+    assert check_algorithm(algorithm, model=MODEL) == list(CHECKS)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
+    simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run")
+    assert files(tmp_path / "run") == files(whole)
+
+
+def test_another_seed_gives_other_bits(whole, tmp_path) -> None:
+    simulate(experiment(), seed=2, out=tmp_path / "run")
+    assert files(tmp_path / "run") != files(whole)
+
+
+class Stopped(Exception):
+    pass
+
+
+def test_a_run_resumes_to_the_same_bits(whole, tmp_path) -> None:
+    def stop(progress) -> None:
+        if progress.uploads == 17:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        simulate(experiment(), seed=1, out=tmp_path / "run", progress=stop)
+    simulate(experiment(), seed=1, out=tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == files(whole)
+
+
+@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=3)], ids=["cdfl", "fedbuff"])
+def test_the_bits_are_the_same_through_the_in_process_server(algorithm) -> None:
+    direct = Simulation(experiment(algorithm), 1)
+    served = Simulation(experiment(algorithm), 1, link=InProcess)
+    direct.run()
+    served.run()
+    served.link.close()
+    assert direct.coordinator.digest() == served.coordinator.digest()
+
+
+def test_a_function_that_workers_cannot_find_is_named() -> None:
+    own = Experiment(ToyWorld(2), TorchModel(lambda: tiny(), device="cpu"), CDFL(), uploads=2)
+    with pytest.raises(Exception, match="workers find a model's functions by name"):
+        simulate(own, workers=1)
