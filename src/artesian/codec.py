@@ -15,7 +15,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -53,6 +53,30 @@ def from_tree(kind: type[T], tree: Tree) -> T:
     """The value of type `kind` that `to_tree` took apart; anything else is refused."""
     built: T = _build(kind, tree, kind.__name__.lower())
     return built
+
+
+def plain_fields(value: Any) -> dict[str, Tree]:
+    """The fields of a dataclass that are numbers, texts, and lists and mappings of them."""
+    found = {f.name: to_tree(getattr(value, f.name)) for f in fields(value) if f.init}
+    return {name: tree for name, tree in found.items() if _is_plain(tree)}
+
+
+def with_fields(value: T, trees: Mapping[str, Tree]) -> T:
+    """A dataclass with some of its fields replaced by what these trees stand for."""
+    kind: Any = type(value)
+    hints, _ = _fields(kind)
+    if unknown := sorted(set(trees) - set(hints)):
+        raise BadFormat(f"{kind.__name__} has the fields {', '.join(hints)}", unknown[0], "remove it")
+    built = {name: _build(hints[name], tree, name) for name, tree in trees.items()}
+    return replace(value, **built)  # type: ignore[type-var]
+
+
+def _is_plain(tree: Tree) -> bool:
+    if isinstance(tree, dict):
+        return all(isinstance(key, str) and _is_plain(item) for key, item in tree.items())
+    if isinstance(tree, list):
+        return all(map(_is_plain, tree))
+    return tree is None or isinstance(tree, (str, int)) or (isinstance(tree, float) and math.isfinite(tree))
 
 
 def _build(kind: Any, tree: Tree, path: str) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from artesian.admission import check_client, check_retry, check_upload
-from artesian.codec import digest, from_tree, to_tree
+from artesian.codec import digest, plain_fields, to_tree, with_fields
 from artesian.core import (
     Algorithm,
     ClientId,
@@ -235,7 +235,7 @@ class Coordinator:
 
     def _take(self, settings: Mapping[str, Any]) -> None:
         if settings["algorithm"] != self.settings["algorithm"]:
-            self.algorithm = from_tree(type(self.algorithm), settings["algorithm"])
+            self.algorithm = with_fields(self.algorithm, settings["algorithm"])
         self.plan, self.clip = dict(settings["plan"]), settings["clip"]
         self.publish_after = settings["publish_after"]
         if not self._keeps_pace:
@@ -458,7 +458,7 @@ def hyper_parameters(
     algorithm: Algorithm, plan: Mapping[str, Any], clip: float | None, publish_after: int
 ) -> dict[str, Any]:
     """What may change from one start of a server to the next, as a tree."""
-    own: Tree = to_tree(algorithm) if is_dataclass(algorithm) else {}
+    own: dict[str, Tree] = plain_fields(algorithm) if is_dataclass(algorithm) else {}
     return {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from artesian.admission import check_client
-from artesian.codec import FORMAT, decode, encode, to_tree
+from artesian.codec import FORMAT, decode, encode, to_json, to_tree
 from artesian.core import Task, Upload
 from artesian.engine import Coordinator
 from artesian.errors import (
@@ -86,7 +86,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             "layout": layout.to_json(),
             "layout_digest": layout.digest,
         }
-        body = json.dumps(told).encode()
+        body = to_json(told).encode()
         return Response(body, 200, {"etag": _tag(body)}, "application/json")
 
     @app.put("/v1/clients/{client}")
