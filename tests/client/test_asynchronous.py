@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from homes import MODEL, WORLD, Home
-from served import Served
+from toyserver import Served
 
 import artesian
 from artesian.client.asynchronous import AsyncSession

@@ -18,7 +18,7 @@ import pytest
 import stamina
 from homes import MODEL, WORLD
 from proxies import FAULTS, Proxy
-from served import Served
+from toyserver import Served
 
 import artesian
 from artesian.algorithms import FedBuff
