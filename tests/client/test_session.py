@@ -142,7 +142,7 @@ def test_a_layout_that_arrived_garbled_is_not_kept(home) -> None:
     session = home.session()
     home.wire.spoil = lambda data: data.replace(b'"shape":[3]', b'"shape":[4]')
     for _ in range(2):
-        with pytest.raises(BadFormat, match="its digest"):
+        with pytest.raises(BadFormat, match="as it was sent"):
             _ = session.layout
     home.wire.spoil = None
     assert session.layout == MODEL.layout
