@@ -1,0 +1,85 @@
+"""How often each promise is put to the test, in one place; and the table that a run of them ends with."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+
+FULL = os.environ.get("ARTESIAN_PROMISES") == "full"
+STRICT = os.environ.get("ARTESIAN_PROMISES_STRICT") == "1"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what is done, how often in the ordinary tests, how often before a release."""
+
+    promise: str
+    what: str
+    quick: int
+    full: int
+
+    @property
+    def count(self) -> int:
+        return self.full if FULL else self.quick
+
+
+ROWS = {
+    "kills": Row("P1", "kill -9 of a server under 8 clients", 6, 200),
+    "fail-points": Row("P1", "deaths of a server at a named fail point", 8, 24),
+    "writers": Row("P1", "kill -9 of a process that writes a store", 50, 2000),
+    "syncs": Row("P1", "acknowledgements whose system calls were traced", 20, 1000),
+    "credentials": Row("P10", "bad credentials on every route", 14, 14),
+}
+
+
+@pytest.fixture
+def promise(request):
+    """`promise("kills")` says how often, and puts this test's outcome into that row of the table."""
+
+    def count(key: str) -> int:
+        request.node.user_properties.append(("promise", key))
+        return ROWS[key].count
+
+    return count
+
+
+@pytest.fixture
+def figure(request):
+    """`figure("1.2 s to start")` is shown in the table."""
+    return lambda text: request.node.user_properties.append(("figure", text))
+
+
+def lacks(what: str) -> None:
+    """This machine cannot run the test: skipped and listed, or failed where everything has to run."""
+    pytest.fail(f"not run: {what}") if STRICT else pytest.skip(what)
+
+
+def needs(holds: object, what: str) -> None:
+    """The test needs this of the machine."""
+    if not holds:
+        lacks(what)
+
+
+def lines(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The table of a run: promise, what was done, count, failures, seconds, figures; then what was not run."""
+    failures, seconds, figures, skipped = {}, {}, {}, []
+    for report in reports:
+        told = dict(report.user_properties)
+        key = told.get("promise")
+        if key is None:
+            continue
+        if report.skipped:
+            skipped.append(f"{ROWS[key].promise} {ROWS[key].what}: {report.longrepr[2].removeprefix('Skipped: ')}")
+            continue
+        failures[key] = failures.get(key, 0) + report.failed
+        if report.when == "call":
+            seconds[key] = seconds.get(key, 0.0) + report.duration
+            figures.setdefault(key, []).extend(text for name, text in report.user_properties if name == "figure")
+    rows = [("promise", "what was done", "count", "failures", "seconds", "")]
+    for key in (key for key in ROWS if key in failures):
+        row, more = ROWS[key], "; ".join(figures.get(key, ()))
+        rows.append((row.promise, row.what, f"{row.count:,}", str(failures[key]), f"{seconds.get(key, 0.0):.1f}", more))
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [*text, *(f"not run: {line}" for line in skipped)] if len(rows) > 1 or skipped else []
