@@ -29,6 +29,7 @@ ROWS = {
     "fail-points": Row("P1", "deaths of a server at a named fail point", 8, 24),
     "writers": Row("P1", "kill -9 of a process that writes a store", 50, 2000),
     "syncs": Row("P1", "acknowledgements whose system calls were traced", 20, 1000),
+    "syncs-doctored": Row("P1", "servers with a sync left out, each seen", 3, 3),
     "credentials": Row("P10", "bad credentials on every route", 14, 14),
 }
 
