@@ -30,6 +30,8 @@ ROWS = {
     "writers": Row("P1", "kill -9 of a process that writes a store", 50, 2000),
     "syncs": Row("P1", "acknowledgements whose system calls were traced", 20, 1000),
     "syncs-doctored": Row("P1", "servers with a sync left out, each seen", 3, 3),
+    "mutations-http": Row("P8", "mutated bodies sent to a server", 300, 10_000),
+    "mutations-decode": Row("P8", "mutated bodies decoded in process", 2000, 200_000),
     "credentials": Row("P10", "bad credentials on every route", 14, 14),
 }
 

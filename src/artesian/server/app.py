@@ -42,6 +42,7 @@ except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
 MEDIA = "application/vnd.safetensors"
+SHOWN = 300  # characters of what a client sent that a refusal repeats
 CHUNK = 1 << 18  # bytes of an answer handed to a connection at once, so that one nobody takes is not copied whole
 
 
@@ -276,7 +277,8 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
         got = error.got if isinstance(error, Refused) else ""  # no paths of ours
-        body = {"error": type(error).__name__, "rule": error.rule, "got": got, "remedy": error.remedy}
+        told = {"rule": error.rule, "got": got, "remedy": error.remedy}
+        body = {"error": type(error).__name__, **{key: text[:SHOWN] for key, text in told.items()}}
         status = STATUSES[type(error)] if isinstance(error, Refused) else 507
         headers = {"retry-after": str(error.seconds)} if isinstance(error, Busy) else {}
         return JSONResponse(body, status, headers)
