@@ -71,11 +71,12 @@ class Server:
         names = {token.name for token in self.tokens.all()}
         self.enrol = self.tokens.make("enrol", f"e{len(names)}")
         self.admin = self.tokens.make("admin", f"a{len(names)}")
-        self.app = create_app(self.service, Guard(self.tokens, self.store), settings)
+        self.guard = Guard(self.tokens, self.store)
+        self.app = create_app(self.service, self.guard, settings)
 
-    def ask(self, method: str, path: str, token: str = "", **body) -> httpx.Response:
+    def ask(self, method: str, path: str, token: str = "", app=None, **body) -> httpx.Response:
         async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(app=self.app)
+            transport = httpx.ASGITransport(app=app or self.app)
             headers = {"authorization": f"Bearer {token}"} if token else {}
             async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
                 return await client.request(method, path, headers={**headers, **body.pop("headers", {})}, **body)
@@ -118,12 +119,13 @@ def resumed(toy: Toy) -> Toy:
     return toy
 
 
-def restored(folder: Path) -> tuple[str, list[Upload]]:
+def restored(folder: Path, algorithm=None) -> tuple[str, list[Upload]]:
     """What a server that starts here would go on with: the digest of its state, and every upload of its journal."""
-    store = Store(folder, federation().identity)
+    served = federation(algorithm)
+    store = Store(folder, served.identity)
     try:
-        service = Service.open(federation(), store)
-        rebuilt = federation().begin()
+        service = Service.open(served, store)
+        rebuilt = served.begin()
         uploads = []
         for event in store.events():
             rebuilt.replay(event)
@@ -187,29 +189,13 @@ def launcher() -> Launcher:
     return made
 
 
-class Process:
-    """A server process on a port of its own."""
+class Web:
+    """A server at a port of this machine, as its clients see it."""
 
-    def __init__(self, folder: Path, *options: str, source: Launcher | None = None, app: str = APP, **environment):
-        self.folder, self.source, self.options = folder, source or launcher(), options
-        self._tokens: dict[str, str] = {}
-        (folder / "served.py").write_text(app)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.start(**environment)
+    def __init__(self, port: int) -> None:
+        self.port = port
 
-    def start(self, **environment: str) -> None:
-        words = ["serve", "served:federation", "--store", "store", "--port", str(self.port)]
-        words += ["--set", "snapshot_every=7", *self.options]
-        order = {"folder": str(self.folder), "log": str(self.folder / "log"), "environment": environment}
-        self.pid = self.source.ask(words=words, **order)
-        end = time.monotonic() + 60
-        while not self._up():
-            assert self.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()
-            time.sleep(0.01)
-
-    def _up(self) -> bool:
+    def up(self) -> bool:
         try:
             return self.request("GET", "/healthz")[0] == 200
         except OSError:
@@ -228,6 +214,29 @@ class Process:
             raise OSError(str(error)) from None
         finally:
             connection.close()
+
+
+class Process(Web):
+    """A server process on a port of its own."""
+
+    def __init__(self, folder: Path, *options: str, source: Launcher | None = None, app: str = APP, **environment):
+        self.folder, self.source, self.options = folder, source or launcher(), options
+        self._tokens: dict[str, str] = {}
+        (folder / "served.py").write_text(app)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            super().__init__(probe.getsockname()[1])
+        self.start(**environment)
+
+    def start(self, **environment: str) -> None:
+        words = ["serve", "served:federation", "--store", "store", "--port", str(self.port)]
+        words += ["--set", "snapshot_every=7", *self.options]
+        order = {"folder": str(self.folder), "log": str(self.folder / "log"), "environment": environment}
+        self.pid = self.source.ask(words=words, **order)
+        end = time.monotonic() + 60
+        while not self.up():
+            assert self.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()
+            time.sleep(0.01)
 
     def join(self, client: str, secret: str = SECRET) -> bytes:
         """The first task of a client."""

@@ -30,9 +30,15 @@ ROWS = {
     "writers": Row("P1", "kill -9 of a process that writes a store", 50, 2000),
     "syncs": Row("P1", "acknowledgements whose system calls were traced", 20, 1000),
     "syncs-doctored": Row("P1", "servers with a sync left out, each seen", 3, 3),
+    "identities": Row("P2", "uploads sent four times each, across restarts", 125, 5000),
+    "refusals": Row("P3", "refused requests, of every kind of refusal", 80, 1600),
+    "restarts": Row("P4", "restarts that gave the same bytes", 3, 100),
+    "rebuilds": Row("P4", "rebuilds from the first event that gave the same bytes", 1, 20),
     "mutations-http": Row("P8", "mutated bodies sent to a server", 300, 10_000),
     "mutations-decode": Row("P8", "mutated bodies decoded in process", 2000, 200_000),
     "credentials": Row("P10", "bad credentials on every route", 14, 14),
+    "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
+    "start": Row("start", "starts of the server by its command", 1, 1),
 }
 
 

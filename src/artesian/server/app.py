@@ -25,6 +25,7 @@ from artesian.errors import (
     Refused,
     StorageError,
     Unauthorized,
+    UnknownRoute,
 )
 from artesian.recipes import RECIPES
 from artesian.server.guard import Guard
@@ -38,6 +39,7 @@ try:
     from fastapi import FastAPI, Request, Response
     from fastapi.middleware.cors import CORSMiddleware
     from fastapi.responses import JSONResponse, PlainTextResponse
+    from starlette.exceptions import HTTPException
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
@@ -68,7 +70,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             expose_headers=["etag", "retry-after", "upload-offset", "repr-digest"],
         )
     app.add_middleware(Logged)
-    for kind in (Refused, StorageError):
+    for kind in (Refused, StorageError, HTTPException):
         app.add_exception_handler(kind, _refuse(service))
 
     @app.get("/v1/federation")
@@ -273,6 +275,9 @@ def _check_address(upload: Upload, client: str, number: int) -> None:
 
 def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
     async def handler(request: Request, error: Exception) -> JSONResponse:
+        headers: dict[str, str] = {}
+        if isinstance(error, HTTPException):  # the router's own
+            headers, error = dict(error.headers or {}), _no_route()
         assert isinstance(error, (Refused, StorageError))
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
@@ -280,10 +285,15 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         told = {"rule": error.rule, "got": got, "remedy": error.remedy}
         body = {"error": type(error).__name__, **{key: text[:SHOWN] for key, text in told.items()}}
         status = STATUSES[type(error)] if isinstance(error, Refused) else 507
-        headers = {"retry-after": str(error.seconds)} if isinstance(error, Busy) else {}
-        return JSONResponse(body, status, headers)
+        if isinstance(error, Busy):
+            headers["retry-after"] = str(error.seconds)
+        return JSONResponse(body, 405 if "allow" in headers else status, headers)
 
     return handler
+
+
+def _no_route() -> UnknownRoute:
+    return UnknownRoute("an address is one that is served, with a method it has", "another", "see /v1/openapi.json")
 
 
 def _closing(service: Service) -> Callable[[FastAPI], Any]:
