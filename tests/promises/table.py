@@ -37,6 +37,10 @@ ROWS = {
     "mutations-http": Row("P8", "mutated bodies sent to a server", 300, 10_000),
     "mutations-decode": Row("P8", "mutated bodies decoded in process", 2000, 200_000),
     "credentials": Row("P10", "bad credentials on every route", 14, 14),
+    "canaries": Row("P12", "secrets used everywhere and searched everywhere", 20, 200),
+    "flips": Row("P13", "stores with a byte flipped", 50, 1000),
+    "cuts": Row("P13", "stores with their log cut short", 50, 1000),
+    "paths": Row("P15", "ids and numbers that look like paths", 100, 2000),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
     "start": Row("start", "starts of the server by its command", 1, 1),
 }

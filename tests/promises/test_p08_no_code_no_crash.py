@@ -1,13 +1,13 @@
 """P8: whatever the bytes, no code of theirs is run, the server lives, and the answer is a typed refusal."""
 
 import http.client
-import json
 import re
 import signal
 import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from promises.checks import untyped
 from promises.federation import MODEL, SECRET, Launcher, Process, answer, draws, restored
 from promises.listening import PRELUDE, heard
 from promises.mutations import CORPUS, EMPTY_TENSORS, mutated
@@ -15,26 +15,12 @@ from promises.mutations import CORPUS, EMPTY_TENSORS, mutated
 import artesian
 from artesian.codec import decode, digest, encode, to_tree
 from artesian.core import Upload
-from artesian.errors import STATUSES, Refused
+from artesian.errors import Refused
 from artesian.server.app import decode_task
 
 GROWTH = 64  # MB a server may grow by, however many bad bodies it is sent
-TYPED = {kind.__name__: status for kind, status in STATUSES.items()}
 CODE = {"pickle.find_class", "marshal.loads", "exec", "compile", "os.system", "os.exec", "os.posix_spawn",
         "subprocess.Popen", "ctypes.dlopen"}  # fmt: skip
-
-
-def untyped(status: int, body: bytes) -> list[str]:
-    """What is wrong with a refusal."""
-    try:
-        told = json.loads(body)
-        assert set(told) == {"error", "rule", "got", "remedy"}, f"fields {sorted(told)}"
-        assert TYPED.get(told["error"]) == status, f"{told['error']} with status {status}"
-        assert told["rule"] and told["remedy"], "no rule or no remedy"
-        assert all(isinstance(text, str) and len(text) < 1000 for text in told.values()), "long or no text"
-    except (ValueError, AssertionError) as error:
-        return [f"{error}: {status} {body[:200]!r}"]
-    return []
 
 
 class Journal:

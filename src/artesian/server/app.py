@@ -60,7 +60,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     intake = Intake(settings, layout, max(1, len(coordinator.state.clusters)))
     parts = Parts(service.store.folder / "parts", settings.part_bytes) if service.store else None
     tags: dict[str, tuple[int, str]] = {}  # of the task each client was last shown
-    app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None)
+    app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:
         app.add_middleware(
             CORSMiddleware,
