@@ -71,7 +71,7 @@ class Server:
         names = {token.name for token in self.tokens.all()}
         self.enrol = self.tokens.make("enrol", f"e{len(names)}")
         self.admin = self.tokens.make("admin", f"a{len(names)}")
-        self.guard = Guard(self.tokens, self.store)
+        self.guard = Guard(self.tokens, self.store, self.service.coordinator.state.members)
         self.app = create_app(self.service, self.guard, settings)
 
     def ask(self, method: str, path: str, token: str = "", app=None, **body) -> httpx.Response:

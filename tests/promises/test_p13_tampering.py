@@ -7,10 +7,11 @@ import pytest
 from promises.federation import SECRET, Server, answer, draws, federation
 
 from artesian.errors import ArtesianError
-from artesian.server.guard import Guard, Tokens
+from artesian.server.guard import Guard, Tokens, fingerprint
 from artesian.server.service import Service
 from artesian.server.store import Store
 
+PAGE = 4096  # bytes
 FILES = ("artesian.db", "artesian.db-wal", "mark")
 
 
@@ -20,7 +21,7 @@ def state(folder: Path) -> tuple | None:
     try:
         store = Store(folder, federation().identity)
         service = Service.open(federation(), store)
-        Guard(Tokens(folder / "tokens.json"), store)
+        Guard(Tokens(folder / "tokens.json"), store, service.coordinator.state.members)
         return service.coordinator.digest(), store.count, store.chain, store.secrets()
     except ArtesianError:
         return None
@@ -63,6 +64,10 @@ def flipped(folder: Path, rng) -> str:
     path = rng.choice(files[:-1] if rng.random() < 0.7 else files)
     data = bytearray(path.read_bytes())
     at = rng.randrange(len(data))
+    if path.name == FILES[0] and rng.random() < 0.4:  # where the clients' secrets are
+        at = max(0, data.find(fingerprint(f"{SECRET} 0").encode())) // PAGE * PAGE + rng.choice(
+            [rng.randrange(60), rng.randrange(PAGE - 600, PAGE)]
+        )
     data[at] ^= rng.randint(1, 255)
     path.write_bytes(data)
     return f"byte {at} of {path.name}"
