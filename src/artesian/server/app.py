@@ -28,6 +28,7 @@ from artesian.errors import (
     UnknownRoute,
 )
 from artesian.recipes import RECIPES
+from artesian.server.description import MEDIA, Number, Seconds, completed, described
 from artesian.server.guard import Guard
 from artesian.server.intake import Announced, Intake
 from artesian.server.log import ERROR, Logged, Receive, Scope, Send
@@ -43,7 +44,6 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
-MEDIA = "application/vnd.safetensors"
 SHOWN = 300  # characters of what a client sent that a refusal repeats
 CHUNK = 1 << 18  # bytes of an answer handed to a connection at once, so that one nobody takes is not copied whole
 
@@ -73,13 +73,13 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     for kind in (Refused, StorageError, HTTPException):
         app.add_exception_handler(kind, _refuse(service))
 
-    @app.get("/v1/federation")
-    async def federation(request: Request) -> dict[str, Any]:
+    @app.get("/v1/federation", **described("federation"))
+    async def federation(request: Request) -> JSONResponse:
         """What is served: format, algorithm, recipes, clusters, layout."""
         if guard:
             guard.anybody(_credential(request))
         state = coordinator.state
-        return {
+        told = {
             "format": FORMAT,
             "algorithm": coordinator.algorithm.name,
             "recipes": sorted(RECIPES),
@@ -89,8 +89,9 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             "layout": layout.to_json(),
             "layout_digest": layout.digest,
         }
+        return JSONResponse(told)
 
-    @app.put("/v1/clients/{client}")
+    @app.put("/v1/clients/{client}", **described("join"))
     async def join(client: str, request: Request) -> Response:
         """Join, or say again that one is here; the answer is the task, or 202 until a round begins."""
         if guard:
@@ -103,8 +104,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             await held.enter_async_context(intake.room(intake.model * models(client)))
             return await answer(client, await service.join(client, samples), 202, held)
 
-    @app.get("/v1/clients/{client}/task")
-    async def task(client: str, request: Request, wait: str = "0") -> Response:
+    @app.get("/v1/clients/{client}/task", **described("task"))
+    async def task(client: str, request: Request, wait: Seconds = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
         if guard:
             guard.client(_credential(request), client)
@@ -118,8 +119,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             await held.enter_async_context(intake.room(intake.model * models(client)))
             return await answer(client, await service.task(client), 204, held)
 
-    @app.put("/v1/clients/{client}/uploads/{number}")
-    async def upload(client: str, number: str, request: Request) -> Response:
+    @app.put("/v1/clients/{client}/uploads/{number}", **described("upload"))
+    async def upload(client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded answer."""
         if guard:
             guard.client(_credential(request), client)
@@ -161,8 +162,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         tags[client] = task.number, tag
         return Answer(body, tag, held.pop_all())
 
-    @app.head("/v1/clients/{client}/uploads/{number}")
-    async def offset(client: str, number: str, request: Request) -> Response:
+    @app.head("/v1/clients/{client}/uploads/{number}", **described("offset"))
+    async def offset(client: str, number: Number, request: Request) -> Response:
         """How much of an upload that broke off is here."""
         if guard:
             guard.client(_credential(request), client)
@@ -172,7 +173,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             headers["repr-digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(part.digest)).decode()}:"
         return Response(headers=headers)
 
-    @app.delete("/v1/clients/{client}")
+    @app.delete("/v1/clients/{client}", **described("leave"))
     async def leave(client: str, request: Request) -> Response:
         """Leave."""
         if guard:
@@ -180,25 +181,25 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         await service.leave(client)
         return Response(status_code=204)
 
-    @app.get("/v1/openapi.json")
-    async def description(request: Request) -> dict[str, Any]:
+    @app.get("/v1/openapi.json", **described("description"))
+    async def description(request: Request) -> JSONResponse:
         """This interface in OpenAPI's words."""
         if guard:
             guard.anybody(_credential(request))
-        return app.openapi()
+        return JSONResponse(completed(app.openapi()))
 
-    @app.get("/healthz")
-    async def healthy() -> dict[str, str]:
+    @app.get("/healthz", **described("healthy"))
+    async def healthy() -> JSONResponse:
         """The process is there."""
-        return {"status": "ok"}
+        return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz")
+    @app.get("/readyz", **described("ready"))
     async def ready() -> JSONResponse:
         """The state is restored, and uploads are taken; 503 once the server is stopping."""
         stopping = service.stopping.is_set()
         return JSONResponse({"status": "stopping" if stopping else "ready"}, 503 if stopping else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", **described("metrics"))
     async def metrics(request: Request) -> PlainTextResponse:
         """Counters for Prometheus."""
         if guard:
