@@ -37,6 +37,7 @@ ROWS = {
     "slow": Row("P7", "connections that are silent, slow or never read", 60, 1200),
     "mutations-http": Row("P8", "mutated bodies sent to a server", 300, 10_000),
     "mutations-decode": Row("P8", "mutated bodies decoded in process", 2000, 200_000),
+    "examples": Row("P9", "requests made up from the server's own description", 200, 6000),
     "credentials": Row("P10", "bad credentials on every route", 14, 14),
     "sequences": Row("P11", "sequences of acts under all credentials (20 or 50 steps)", 10, 200),
     "canaries": Row("P12", "secrets used everywhere and searched everywhere", 20, 200),
@@ -46,6 +47,7 @@ ROWS = {
     "limits": Row("P17", "limits on file sizes under a running server", 6, 100),
     "disk": Row("P17", "fill points of a small disk", 4, 200),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 10, 10),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
     "start": Row("start", "starts of the server by its command", 1, 1),
 }

@@ -18,7 +18,9 @@ def test_killed_under_clients_a_server_loses_nothing(tmp_path, promise, figure) 
     server = Process(tmp_path, "--set", "keep_uploads=true", "--set", "log=off")
     with clients(server, 8) as made:
         for kill in range(1, kills + 1):
-            time.sleep(moments.uniform(0.01, 0.3))
+            wanted = progress(made) + moments.randint(0, 15)  # uploads of this life
+            until(lambda wanted=wanted: progress(made) >= wanted)
+            time.sleep(moments.uniform(0.0, 0.02))
             server.stop()
             if kill % max(3, kills // 4) == 0:
                 check(tmp_path, made)
@@ -27,6 +29,10 @@ def test_killed_under_clients_a_server_loses_nothing(tmp_path, promise, figure) 
         until(lambda: all(len(client.acknowledged) > before[client] for client in made))  # everybody is served again
     server.stop()
     figure(f"{check(tmp_path, made)} uploads acknowledged")
+
+
+def progress(made) -> int:
+    return sum(len(client.acknowledged) for client in made)
 
 
 def check(folder, made) -> int:

@@ -170,11 +170,16 @@ def test_every_refusal_is_among_these() -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_refused_request_changes_nothing(bench, promise, reason) -> None:
-    wanted, rng = promise("refusals") // len(REASONS), draws("refusals", reason)
     before = bench.state()
-    for turn in range(wanted):
-        reply = REASONS[reason](bench, rng)
-        assert reply.json()["error"] == reason, (turn, reply.text)
-        assert bench.state() == before, f"turn {turn}"
+    check_refusals(bench, reason, promise("refusals") // len(REASONS))
     assert bench.put(bench.number, answer("c0", bench.task)).status_code == 200  # and the honest one is taken
     assert bench.state() != before
+
+
+def check_refusals(bench: Bench, reason: str, times: int) -> None:
+    before, rng = bench.state(), draws("refusals", reason)
+    for turn in range(times):
+        reply = REASONS[reason](bench, rng)
+        assert reply.status_code >= 400, f"turn {turn}: it was taken"
+        assert reply.json()["error"] == reason, (turn, reply.text)
+        assert bench.state() == before, f"turn {turn}"

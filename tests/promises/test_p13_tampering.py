@@ -32,8 +32,11 @@ def state(folder: Path) -> tuple | None:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory) -> tuple[Path, tuple]:
+    return left_behind(tmp_path_factory.mktemp("crashed"))
+
+
+def left_behind(folder: Path) -> tuple[Path, tuple]:
     """A store as a crash leaves it, with a log that was never folded into its database; and its state."""
-    folder = tmp_path_factory.mktemp("crashed")
     server = Server(folder / "live", snapshot_every=4)
     tasks = {f"c{i}": server.join(f"c{i}", f"{SECRET} {i}").content for i in range(3)}
     for turn in range(9):
@@ -89,14 +92,19 @@ def test_a_flipped_byte_is_refused_or_without_effect(tmp_path, crashed, promise,
 
 def test_a_log_cut_short_is_refused_or_lost_nothing(tmp_path, crashed, promise, figure) -> None:
     wanted, rng, refused = promise("cuts"), draws("cuts"), 0
-    for turn in range(wanted):
-        copy = Path(shutil.copytree(crashed[0], tmp_path / "copy"))
-        log = copy / "artesian.db-wal"
-        length = rng.randrange(log.stat().st_size)
-        log.write_bytes(log.read_bytes()[:length])
-        (copy / "artesian.db-shm").unlink(missing_ok=True)
-        found = state(copy)
-        assert found in (None, crashed[1]), f"turn {turn}, {length} bytes left: the store opens, and is another"
-        refused += found is None
-        shutil.rmtree(copy)
+    for _ in range(wanted):
+        refused += check_cut(crashed, tmp_path, rng)
     figure(f"{refused} refused, the rest whole")
+
+
+def check_cut(crashed: tuple[Path, tuple], folder: Path, rng) -> bool:
+    """Cut the log of a copy; it must be refused, or be whole. Was it refused?"""
+    copy = Path(shutil.copytree(crashed[0], folder / "copy"))
+    log = copy / "artesian.db-wal"
+    length = rng.randrange(log.stat().st_size)
+    log.write_bytes(log.read_bytes()[:length])
+    (copy / "artesian.db-shm").unlink(missing_ok=True)
+    found = state(copy)
+    shutil.rmtree(copy)
+    assert found in (None, crashed[1]), f"{length} bytes left: the store opens, and is another"
+    return found is None
