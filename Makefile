@@ -7,11 +7,12 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
 
-.PHONY: help install demo test check format bench constraints clean
+.PHONY: help install demo test reliability check format bench constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
 	@echo "make test         run the tests"
+	@echo "make reliability  prove the service's promises, in full counts"
 	@echo "make check        formatting, lint, types"
 	@echo "make install      everything for development, without torch"
 	@echo "make bench        the benchmarks"
@@ -37,6 +38,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+reliability: $(VENV)/.dev
+	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
