@@ -9,11 +9,12 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,dev
 
-.PHONY: help install demo test check format bench bench-service constraints clean
+.PHONY: help install demo test reliability check format bench bench-service constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
 	@echo "make test         run the tests"
+	@echo "make reliability  prove the service's promises, in full counts"
 	@echo "make check        formatting, lint, types"
 	@echo "make install      everything for development, torch included"
 	@echo "make bench        all benchmarks"
@@ -40,6 +41,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+reliability: $(VENV)/.dev
+	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

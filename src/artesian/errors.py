@@ -23,6 +23,7 @@ ArtesianError
 └── Refused                   the server says no; nothing has changed
     ├── BadFormat             bytes that are not a message of ours
     ├── UnknownFormat         a format number this version does not know
+    ├── UnknownRoute          an address, or a method at it, that is not served
     ├── BadClient             a client id or a sample count that cannot be
     ├── Unauthorized          no credential, or not the right one
     ├── TooLarge              a body larger than any upload can be
@@ -155,6 +156,10 @@ class UnknownFormat(Refused):
     """A format number this version does not know."""
 
 
+class UnknownRoute(Refused):
+    """An address, or a method at it, that is not served."""
+
+
 class BadClient(Refused):
     """A client id or a sample count that cannot be."""
 
@@ -212,6 +217,7 @@ class BadMixture(Refused):
 STATUSES: dict[type[Refused], int] = {
     BadFormat: 400,
     UnknownFormat: 400,
+    UnknownRoute: 404,
     BadClient: 422,
     Unauthorized: 401,
     TooLarge: 413,

@@ -66,7 +66,7 @@ def _serve(
             measurers=settings.measurers,
         )
         listener = _listen(host, port)
-        guard = Guard(first_tokens(folder), store)
+        guard = Guard(first_tokens(folder), store, service.coordinator.state.members)
     except BaseException:
         store.close()
         raise

@@ -1,7 +1,6 @@
-"""The service: who may do what, limits, durable answers, and a real server killed under real clients."""
+"""The service: who may do what, limits, durable answers; what it promises is proven in tests/promises."""
 
 import asyncio
-import http.client
 import json
 import os
 import signal
@@ -9,66 +8,26 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from promises.federation import APP, MODEL, SECRET, Process, Server, answer, federation
 
-from artesian.algorithms import CDFL, FedAvg, FedBuff
+from artesian.algorithms import FedAvg, FedBuff
 from artesian.codec import encode
-from artesian.core import Notebook, Upload
+from artesian.core import Upload
 from artesian.errors import Busy, SettingError, StorageError, StoreDamaged, StoreMismatch, TooSlow, Unauthorized
 from artesian.params import seal
-from artesian.recipes import recipe
-from artesian.server.app import create_app, decode_task
-from artesian.server.federation import Federation
-from artesian.server.guard import Guard, Tokens, fingerprint
+from artesian.server.app import decode_task
+from artesian.server.guard import Guard, Tokens
 from artesian.server.intake import Announced, Intake
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.store import SNAPSHOTS, Store
 from artesian.serving import describe, first_tokens, load_federation
-from artesian.testing import ToyModel, ToyWorld
-
-MODEL, WORLD = ToyModel(), ToyWorld(8)
-SECRET = "a secret of sixteen"
-
-
-def federation(algorithm=None, **options) -> Federation:
-    proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
-    return Federation(MODEL, algorithm or CDFL(), proxies, [MODEL.start(0), MODEL.start(1)], name="toy", **options)
-
-
-class Server:
-    """The whole application in process, with a store, tokens and settings."""
-
-    def __init__(self, folder: Path, algorithm=None, settings: Settings | None = None) -> None:
-        self.store = Store(folder, federation(algorithm).identity)
-        self.service = Service.open(federation(algorithm), self.store, snapshot_every=3)
-        self.tokens = Tokens(folder / "tokens.json")
-        names = {token.name for token in self.tokens.all()}
-        self.enrol = self.tokens.make("enrol", f"e{len(names)}")
-        self.admin = self.tokens.make("admin", f"a{len(names)}")
-        self.app = create_app(self.service, Guard(self.tokens, self.store), settings)
-
-    def ask(self, method: str, path: str, token: str = "", **body) -> httpx.Response:
-        async def send() -> httpx.Response:
-            transport = httpx.ASGITransport(app=self.app)
-            headers = {"authorization": f"Bearer {token}"} if token else {}
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-                return await client.request(method, path, headers={**headers, **body.pop("headers", {})}, **body)
-
-        return asyncio.run(send())
-
-    def join(self, client: str = "c0", secret: str = SECRET) -> httpx.Response:
-        return self.ask("PUT", f"/v1/clients/{client}", self.enrol, json={"samples": 5, "secret": secret})
-
-    def close(self) -> None:
-        self.service.close()
 
 
 @pytest.fixture
@@ -76,15 +35,6 @@ def server(tmp_path):
     served = Server(tmp_path / "store")
     yield served
     served.close()
-
-
-def answer(client: str, data: bytes) -> bytes:
-    """A client's upload to the task in these bytes."""
-    task = decode_task(data)
-    visit = WORLD.visit(0, client, task.number)
-    learner = MODEL.learner(visit.train.x, visit.train.y)
-    fit = recipe(task.recipe).fit(MODEL.layout, client, task, learner, Notebook())
-    return encode("upload", fit.upload)
 
 
 def test_a_client_joins_uploads_and_survives_a_restart(tmp_path) -> None:
@@ -101,39 +51,6 @@ def test_a_client_joins_uploads_and_survives_a_restart(tmp_path) -> None:
     assert retry.content == reply.content
     assert again.join().content == reply.content  # with the same secret
     again.close()
-
-
-BAD = [
-    {},
-    {"authorization": ""},
-    {"authorization": "Bearer"},
-    {"authorization": "Bearer "},
-    {"authorization": "Bearer wrong"},
-    {"authorization": f"Basic {SECRET}"},
-    {"authorization": SECRET},
-    {"authorization": f"Bearer {SECRET} more"},
-    {"authorization": f"Bearer {SECRET[:-1]}"},
-    {"authorization": f"Bearer {fingerprint(SECRET)}"},
-    {"authorization": "Bearer artesian_enrol_"},
-    {"authorization": "Bearer null"},
-    {"authorization": "Bearer ' OR 1=1 --"},
-]
-OPEN = {"/healthz", "/readyz"}
-
-
-@pytest.mark.parametrize("headers", BAD, ids=str)
-def test_every_route_but_the_probes_answers_401_to_a_bad_credential(server, headers) -> None:
-    server.join()
-    before = server.service.coordinator.digest()
-    walked = 0
-    for route in server.app.routes:
-        path = route.path.replace("{client}", "c0").replace("{number}", "1")
-        for method in route.methods:
-            status = server.ask(method, path, headers=headers, content=b"{}").status_code
-            assert status == (200 if route.path in OPEN else 401), (method, path)
-            walked += 1
-    assert walked >= 8
-    assert server.service.coordinator.digest() == before
 
 
 @pytest.mark.parametrize(
@@ -476,150 +393,6 @@ def test_guards_compare_whole_secrets(tmp_path) -> None:
 
 
 # a real server
-
-APP = """
-from artesian.algorithms import CDFL
-from artesian.server.federation import Federation
-from artesian.testing import ToyModel, ToyWorld
-
-MODEL, WORLD = ToyModel(), ToyWorld(8)
-
-
-def make():
-    proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
-    return Federation(MODEL, CDFL(), proxies, [MODEL.start(0), MODEL.start(1)], name="toy")
-
-
-def broken():
-    raise RuntimeError("no data")
-
-
-federation = make()
-"""
-
-
-class Process:
-    """A server process on a port of its own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
-        (folder / "served.py").write_text(APP)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.options = options
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "artesian.cli", "serve", "served:federation", "--store", "store"]
-        command += ["--port", str(self.port), "--set", "snapshot_every=7", *self.options]
-        self.log = open(self.folder / "log", "ab")  # noqa: SIM115
-        self.process = subprocess.Popen(command, cwd=self.folder, stderr=self.log, stdout=self.log)
-        end = time.monotonic() + 30
-        while not self._up():
-            assert self.process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < end
-            time.sleep(0.02)
-
-    def _up(self) -> bool:
-        try:
-            return self.request("GET", "/healthz")[0] == 200
-        except OSError:
-            return False
-
-    def request(self, method: str, path: str, token: str = "", body: bytes | None = None) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        try:
-            connection.request(method, path, body, {"authorization": f"Bearer {token}"} if token else {})
-            reply = connection.getresponse()
-            return reply.status, reply.read()
-        except http.client.HTTPException as error:
-            raise OSError(str(error)) from None
-        finally:
-            connection.close()
-
-    def enrolment(self) -> str:
-        text = (self.folder / "log").read_text()
-        return next(line.split()[-1] for line in text.splitlines() if line.startswith("enrol token"))
-
-    def stop(self, number: int = signal.SIGKILL) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(timeout=30)
-        self.log.close()
-        return code
-
-
-class Client(threading.Thread):
-    """Joins, uploads when it can, asks for its task before it sends again; writes down what was acknowledged."""
-
-    def __init__(self, server: Process, name: str, enrolment: str, stop: threading.Event) -> None:
-        super().__init__()
-        self.server, self.client, self.enrolment, self.stopped = server, name, enrolment, stop
-        self.acknowledged: list[int] = []
-        self.failed: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            while not self.stopped.is_set():
-                try:
-                    self.cycle()
-                except OSError:
-                    time.sleep(0.02)
-        except Exception as error:
-            self.failed = error
-
-    def cycle(self) -> None:
-        joined = json.dumps({"samples": 5, "secret": f"secret of {self.client} is long"}).encode()
-        status, task = self.server.request("PUT", f"/v1/clients/{self.client}", self.enrolment, joined)
-        assert status == 200, (status, task)
-        while not self.stopped.is_set():
-            body, number = answer(self.client, task), decode_task(task).number
-            path = f"/v1/clients/{self.client}/uploads/{number}"
-            status, task = self.server.request("PUT", path, f"secret of {self.client} is long", body)
-            assert status == 200, (status, task)
-            self.acknowledged.append(number)
-
-
-def test_killed_again_and_again_under_clients_the_server_loses_nothing(tmp_path) -> None:
-    """Six lives of a real server under four clients: every acknowledged upload is in the store, none twice."""
-    server, stop = Process(tmp_path), threading.Event()
-    clients = [Client(server, f"c{i}", server.enrolment(), stop) for i in range(4)]
-    try:
-        for client in clients:
-            client.start()
-        for life in range(6):
-            time.sleep(0.3 + 0.05 * life)
-            server.stop()
-            server.start()
-        time.sleep(0.3)
-    finally:
-        stop.set()
-        for client in clients:
-            client.join()
-        code = server.stop(signal.SIGTERM)
-    assert code == 0
-    assert not [client.failed for client in clients if client.failed]
-    told = {member["client"]: member["answered"] for member in describe(tmp_path / "store")["members"]}
-    assert sum(len(client.acknowledged) for client in clients) > 20
-    for client in clients:
-        assert len(set(client.acknowledged)) == len(client.acknowledged)
-        assert max(client.acknowledged) <= told[client.client] <= max(client.acknowledged) + 1
-    store = Store(tmp_path / "store", federation().identity)
-    uploads = [(e.client, e.measured.upload.number) for e in events_without_arrays(store) if e.kind == "upload"]
-    assert len(set(uploads)) == len(uploads)
-    assert {(c.client, n) for c in clients for n in c.acknowledged} <= set(uploads)
-    store.close()
-
-
-def events_without_arrays(store: Store):
-    """Raw uploads are gone after a snapshot; who uploaded what is not."""
-    from artesian.codec import from_tree, gather
-    from artesian.core import Event
-    from artesian.server.store import EVENTS
-
-    blank = MODEL.start(0)
-    for record in store._db.execute(EVENTS.select().order_by(EVENTS.c.number)):
-        yield from_tree(Event, gather(json.loads(record.record), "$blob", lambda _: blank))
 
 
 def test_two_servers_do_not_share_a_store(tmp_path) -> None:

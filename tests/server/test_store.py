@@ -6,17 +6,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from promises.federation import IDENTITY, resumed, served
 
 from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.codec import encode
 from artesian.core import Event
-from artesian.engine import Coordinator
 from artesian.errors import StorageError, StoreDamaged, StoreLocked, StoreMismatch, UnknownFormat
 from artesian.server import failpoints
 from artesian.server.store import Store
-from artesian.testing import Federation
-
-IDENTITY = {"layout": "abc", "algorithm": "cdfl"}
 
 
 @pytest.fixture
@@ -32,29 +29,6 @@ def stores():
     for store in opened:
         if store._db.closed is False:
             store.close()
-
-
-def served(store: Store, algorithm=None, clients: int = 4) -> Federation:
-    """A federation whose events go into a store: a new one, or the one that was there."""
-    federation = Federation(algorithm or CDFL(), clients)
-    latest = store.latest()
-    done, snapshot = latest or (0, federation.coordinator.snapshot())
-    federation.coordinator = Coordinator.restore(
-        federation.algorithm, snapshot, given=store.shelf, **federation.options()
-    )
-    if latest is None:
-        store.save(federation.coordinator.snapshot(tasks=False))
-    for event in store.events(done):
-        federation.coordinator.replay(event)
-    federation.coordinator.record = store.append
-    return federation
-
-
-def resumed(federation: Federation) -> Federation:
-    """The clients ask for their tasks again."""
-    for client in federation.world.names:
-        federation.take(federation.coordinator.join(client, 10))
-    return federation
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,10 @@ from artesian.errors import (
     Refused,
     StorageError,
     Unauthorized,
+    UnknownRoute,
 )
 from artesian.recipes import RECIPES
+from artesian.server.description import MEDIA, Number, Seconds, completed, described
 from artesian.server.guard import Guard
 from artesian.server.intake import Announced, Intake
 from artesian.server.log import ERROR, Logged, Receive, Scope, Send
@@ -38,10 +40,11 @@ try:
     from fastapi import FastAPI, Request, Response
     from fastapi.middleware.cors import CORSMiddleware
     from fastapi.responses import JSONResponse, PlainTextResponse
+    from starlette.exceptions import HTTPException
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
-MEDIA = "application/vnd.safetensors"
+SHOWN = 300  # characters of what a client sent that a refusal repeats
 CHUNK = 1 << 18  # bytes of an answer handed to a connection at once, so that one nobody takes is not copied whole
 
 
@@ -57,7 +60,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     intake = Intake(settings, layout, max(1, len(coordinator.state.clusters)))
     parts = Parts(service.store.folder / "parts", settings.part_bytes) if service.store else None
     tags: dict[str, tuple[int, str]] = {}  # of the task each client was last shown
-    app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None)
+    app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:
         app.add_middleware(
             CORSMiddleware,
@@ -67,10 +70,10 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             expose_headers=["etag", "retry-after", "upload-offset", "repr-digest"],
         )
     app.add_middleware(Logged)
-    for kind in (Refused, StorageError):
+    for kind in (Refused, StorageError, HTTPException):
         app.add_exception_handler(kind, _refuse(service))
 
-    @app.get("/v1/federation")
+    @app.get("/v1/federation", **described("federation"))
     async def federation(request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
         if guard:
@@ -89,7 +92,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         body = to_json(told).encode()
         return Response(body, 200, {"etag": _tag(body)}, "application/json")
 
-    @app.put("/v1/clients/{client}")
+    @app.put("/v1/clients/{client}", **described("join"))
     async def join(client: str, request: Request) -> Response:
         """Join, or say again that one is here; the answer is the task, or 202 until a round begins."""
         if guard:
@@ -102,8 +105,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             await held.enter_async_context(intake.room(intake.model * models(client)))
             return await answer(client, await service.join(client, samples), 202, held)
 
-    @app.get("/v1/clients/{client}/task")
-    async def task(client: str, request: Request, wait: str = "0") -> Response:
+    @app.get("/v1/clients/{client}/task", **described("task"))
+    async def task(client: str, request: Request, wait: Seconds = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
         if guard:
             guard.client(_credential(request), client)
@@ -117,8 +120,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             await held.enter_async_context(intake.room(intake.model * models(client)))
             return await answer(client, await service.task(client), 204, held)
 
-    @app.put("/v1/clients/{client}/uploads/{number}")
-    async def upload(client: str, number: str, request: Request) -> Response:
+    @app.put("/v1/clients/{client}/uploads/{number}", **described("upload"))
+    async def upload(client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded answer."""
         if guard:
             guard.client(_credential(request), client)
@@ -160,8 +163,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         tags[client] = task.number, tag
         return Answer(body, tag, held.pop_all())
 
-    @app.head("/v1/clients/{client}/uploads/{number}")
-    async def offset(client: str, number: str, request: Request) -> Response:
+    @app.head("/v1/clients/{client}/uploads/{number}", **described("offset"))
+    async def offset(client: str, number: Number, request: Request) -> Response:
         """How much of an upload that broke off is here."""
         if guard:
             guard.client(_credential(request), client)
@@ -171,7 +174,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             headers["repr-digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(part.digest)).decode()}:"
         return Response(headers=headers)
 
-    @app.delete("/v1/clients/{client}")
+    @app.delete("/v1/clients/{client}", **described("leave"))
     async def leave(client: str, request: Request) -> Response:
         """Leave."""
         if guard:
@@ -179,25 +182,25 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         await service.leave(client)
         return Response(status_code=204)
 
-    @app.get("/v1/openapi.json")
-    async def description(request: Request) -> dict[str, Any]:
+    @app.get("/v1/openapi.json", **described("description"))
+    async def description(request: Request) -> JSONResponse:
         """This interface in OpenAPI's words."""
         if guard:
             guard.anybody(_credential(request))
-        return app.openapi()
+        return JSONResponse(completed(app.openapi()))
 
-    @app.get("/healthz")
-    async def healthy() -> dict[str, str]:
+    @app.get("/healthz", **described("healthy"))
+    async def healthy() -> JSONResponse:
         """The process is there."""
-        return {"status": "ok"}
+        return JSONResponse({"status": "ok"})
 
-    @app.get("/readyz")
+    @app.get("/readyz", **described("ready"))
     async def ready() -> JSONResponse:
         """The state is restored, and uploads are taken; 503 once the server is stopping."""
         stopping = service.stopping.is_set()
         return JSONResponse({"status": "stopping" if stopping else "ready"}, 503 if stopping else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", **described("metrics"))
     async def metrics(request: Request) -> PlainTextResponse:
         """Counters for Prometheus."""
         if guard:
@@ -279,16 +282,25 @@ def _check_address(upload: Upload, client: str, number: int) -> None:
 
 def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
     async def handler(request: Request, error: Exception) -> JSONResponse:
+        headers: dict[str, str] = {}
+        if isinstance(error, HTTPException):  # the router's own
+            headers, error = dict(error.headers or {}), _no_route()
         assert isinstance(error, (Refused, StorageError))
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
         got = error.got if isinstance(error, Refused) else ""  # no paths of ours
-        body = {"error": type(error).__name__, "rule": error.rule, "got": got, "remedy": error.remedy}
+        told = {"rule": error.rule, "got": got, "remedy": error.remedy}
+        body = {"error": type(error).__name__, **{key: text[:SHOWN] for key, text in told.items()}}
         status = STATUSES[type(error)] if isinstance(error, Refused) else 507
-        headers = {"retry-after": str(error.seconds)} if isinstance(error, Busy) else {}
-        return JSONResponse(body, status, headers)
+        if isinstance(error, Busy):
+            headers["retry-after"] = str(error.seconds)
+        return JSONResponse(body, 405 if "allow" in headers else status, headers)
 
     return handler
+
+
+def _no_route() -> UnknownRoute:
+    return UnknownRoute("an address is one that is served, with a method it has", "another", "see /v1/openapi.json")
 
 
 def _closing(service: Service) -> Callable[[FastAPI], Any]:

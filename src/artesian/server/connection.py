@@ -12,6 +12,7 @@ from artesian.errors import MissingExtra
 from artesian.server.settings import Settings
 
 try:
+    from h11 import SEND_BODY
     from uvicorn.protocols.http.h11_impl import H11Protocol
 except ModuleNotFoundError:
     raise MissingExtra("uvicorn", "server") from None
@@ -49,7 +50,8 @@ def connections(settings: Settings) -> type[H11Protocol]:
 
         def on_response_complete(self) -> None:
             if self.deadline is None and not self.transport.is_closing():
-                self.deadline = self._after(self.timeout_keep_alive + settings.grace, self._end)
+                rest = self.conn.their_state is SEND_BODY  # of a body that was answered before its end
+                self.deadline = self._after(settings.grace + (0 if rest else self.timeout_keep_alive), self._end)
             super().on_response_complete()
 
         def pause_writing(self) -> None:

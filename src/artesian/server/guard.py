@@ -12,14 +12,14 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from artesian.codec import FORMAT, check_format
-from artesian.errors import SettingError, StorageError, Unauthorized, nearest
+from artesian.errors import SettingError, StorageError, StoreDamaged, Unauthorized, nearest
 from artesian.journal import lock_file, storage, write_file
 from artesian.server.store import Store
 
@@ -122,9 +122,13 @@ class Tokens:
 class Guard:
     """Checks every request before its body is read."""
 
-    def __init__(self, tokens: Tokens, store: Store) -> None:
+    def __init__(self, tokens: Tokens, store: Store, members: Collection[str] = ()) -> None:
+        """Each of `members` must have a secret: who had lost it could be joined as by anybody."""
         self.tokens, self.store = tokens, store
         self._secrets = store.secrets()
+        if lost := sorted(set(members) - set(self._secrets)):
+            got = f"none of {lost[0]} ({store.folder})"
+            raise StoreDamaged("a store holds the secret of every client", got, "restore a backup")
 
     def enrolment(self, credential: str) -> None:
         """Only who holds an enrolment token may join."""

@@ -16,6 +16,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Form = Literal["json", "text", "off"]
 
 REQUESTS = logging.getLogger("artesian.requests")
+METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 ERROR = "artesian.error"  # where the application says, in the scope, which refusal this was
 
@@ -60,9 +61,15 @@ class Logged:
 def _fields(scope: Scope) -> dict[str, Any]:
     """What a line says of a request: its route as it is written down, never its query or its headers."""
     route, path = scope.get("route"), scope.get("path_params", {})
-    found = {"method": scope["method"], "route": getattr(route, "path", "unknown")}
-    found |= {key: str(path[key])[:200] for key in ("client", "number") if key in path}
+    method = scope["method"] if scope["method"] in METHODS else "unknown"
+    found = {"method": method, "route": getattr(route, "path", "unknown")}
+    found |= {key: str(path[key])[:200] for key in ("client", "number") if key in path and _is_one(key, path[key])}
     return found | ({"error": scope[ERROR]} if ERROR in scope else {})
+
+
+def _is_one(key: str, told: str) -> bool:
+    """Whatever stands where a number belongs may be anything, a secret too."""
+    return key != "number" or (told.isascii() and told.isdigit())
 
 
 def _since(began: float) -> float:

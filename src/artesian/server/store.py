@@ -56,6 +56,7 @@ SECRETS = sql.Table(
     TABLES,
     sql.Column("client", sql.Text, primary_key=True),
     sql.Column("hash", sql.Text, nullable=False),  # of the secret the client made
+    sql.Column("digest", sql.Text, nullable=False),  # of the two together
 )
 SHARED = {"check_same_thread": False}  # opened by one thread, written by another, never by two at once
 SLOT = 128  # bytes of one half of the mark
@@ -150,12 +151,15 @@ class Store:
         with self._database():
             rows = self._db.execute(sql.select(SECRETS)).all()
             self._db.rollback()
+        if any(row.digest != _chained(str(row.client), str(row.hash)) for row in rows):
+            raise self._damaged("a client's secret was altered")
         return {row.client: row.hash for row in rows}
 
     def add_secret(self, client: str, digest: str) -> None:
         """Remember a client's secret, by its hash."""
         with self._database():
-            self._db.execute(SECRETS.insert().values(client=client, hash=digest))
+            row = {"client": client, "hash": digest, "digest": _chained(client, digest)}
+            self._db.execute(SECRETS.insert().values(**row))
             self._db.commit()
 
     def about(self) -> dict[str, Any]:

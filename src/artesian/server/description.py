@@ -1,0 +1,99 @@
+"""The interface in OpenAPI's words: what each route takes and answers, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from artesian.errors import STATUSES, MissingExtra
+
+try:
+    from fastapi import Path, Query, Response
+    from pydantic import BaseModel
+except ModuleNotFoundError:
+    raise MissingExtra("fastapi", "server") from None
+
+MEDIA = "application/vnd.safetensors"
+BINARY = {"schema": {"type": "string", "format": "binary"}}
+Number = Annotated[str, Path(json_schema_extra={"type": "integer", "minimum": 0, "maximum": 10**15 - 1})]
+Seconds = Annotated[str, Query(json_schema_extra={"type": "number", "minimum": 0, "default": 0})]
+
+
+class Refusal(BaseModel):
+    """The server says no: what kind of error, the rule, what was got instead, and what to do."""
+
+    error: str
+    rule: str
+    got: str
+    remedy: str
+
+
+TASK = {
+    "description": "a task",
+    "content": {MEDIA: BINARY},
+    "headers": {"etag": {"schema": {"type": "string"}, "description": "SHA-256 of the body", "required": True}},
+}
+JOIN = {
+    "type": "object",
+    "required": ["samples", "secret"],
+    "properties": {
+        "samples": {"type": "integer", "minimum": 0, "maximum": (1 << 53) - 1},
+        "secret": {"type": "string", "minLength": 16, "maxLength": 200, "pattern": "^[ -~]*$"},
+    },
+}
+HERE = {
+    "description": "how much is here",
+    "headers": {
+        "upload-offset": {"schema": {"type": "integer"}, "description": "bytes", "required": True},
+        "repr-digest": {"schema": {"type": "string"}, "description": "of the whole, as it was announced"},
+    },
+}
+PLAIN: dict[str, str] = {"type": "object"}
+STATUS = {"application/json": {"schema": {"type": "object", "required": ["status"]}}}
+
+# route: what it answers when all is well, with which statuses it refuses, what it takes
+ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]]] = {
+    "federation": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
+    "join": ({200: TASK, 202: {}}, (400, 401, 408, 413, 422, 429, 507), {"application/json": {"schema": JOIN}}),
+    "task": ({200: TASK, 204: {}, 304: {}}, (400, 401, 404, 429, 507), {}),
+    "upload": ({200: TASK, 202: {}}, (400, 401, 404, 408, 409, 413, 422, 429, 507), {MEDIA: BINARY}),
+    "offset": ({200: HERE}, (400, 401), {}),
+    "leave": ({204: {}}, (401, 404, 507), {}),
+    "description": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
+    "metrics": ({200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}, (401,), {}),
+    "healthy": ({200: {"content": STATUS}}, (), {}),
+    "ready": ({200: {"content": STATUS}, 503: {"description": "stopping", "content": STATUS}}, (), {}),
+}
+WORDS = {200: "done", 202: "no task yet: a round is open", 204: "none", 304: "the same as before"}
+
+
+def described(name: str) -> dict[str, Any]:
+    """What FastAPI is told of a route."""
+    good, refusals, takes = ROUTES[name]
+    responses = {status: {"description": WORDS.get(status, ""), **told} for status, told in good.items()}
+    responses |= {status: {"model": Refusal, "description": _errors(status)} for status in refusals}
+    extra: dict[str, Any] = {"requestBody": {"required": True, "content": takes}} if takes else {}
+    if 401 in refusals:
+        extra["security"] = [{"bearer": []}]
+    return {
+        "responses": responses,
+        "response_class": Response,
+        "status_code": min(good),
+        "openapi_extra": extra,
+    }
+
+
+def completed(description: dict[str, Any]) -> dict[str, Any]:
+    """The description with what FastAPI has no word for."""
+    description.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    for path in description["paths"].values():
+        for told in path.values():  # its own refusals, which no route of ours sends
+            if told["responses"].get("422", {}).get("description") == "Validation Error":
+                del told["responses"]["422"]
+    for unused in ("HTTPValidationError", "ValidationError"):
+        description["components"].get("schemas", {}).pop(unused, None)
+    return description
+
+
+def _errors(status: int) -> str:
+    return ", ".join(sorted(kind.__name__ for kind, own in STATUSES.items() if own == status)) or "StorageError"

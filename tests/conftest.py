@@ -1,0 +1,13 @@
+"""What all tests share: the promises' counts, and the table at the end."""
+
+from promises.table import FULL, figure, lines, promise
+
+__all__ = ["figure", "promise"]
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    reports = [report for group in terminalreporter.stats.values() for report in group if hasattr(report, "when")]
+    if told := lines(reports):
+        terminalreporter.section(f"promises, {'full' if FULL else 'quick'} counts")
+        for line in told:
+            terminalreporter.write_line(line)

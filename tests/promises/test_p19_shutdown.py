@@ -1,0 +1,57 @@
+"""P19: told to stop under load, a server ends in good order and soon, and nothing acknowledged is lost."""
+
+import signal
+import threading
+import time
+
+from promises.checks import history, lost_or_twice
+from promises.federation import Process, clients, draws, restored
+
+SOON = 10  # seconds
+
+
+class Waiter(threading.Thread):
+    """A client that left, and asks again and again for a task that does not come: a long poll for ever."""
+
+    def __init__(self, server: Process, name: str, stop: threading.Event) -> None:
+        super().__init__()
+        self.server, self.client, self.stopped, self.secret = server, name, stop, f"secret of {name} is long"
+        server.join(name, self.secret)
+        assert server.request("DELETE", f"/v1/clients/{name}", self.secret)[0] == 204
+
+    def run(self) -> None:
+        while not self.stopped.is_set():
+            try:
+                assert self.server.request("GET", f"/v1/clients/{self.client}/task?wait=20", self.secret)[0] in (
+                    204,
+                    503,
+                )
+            except OSError:
+                time.sleep(0.02)
+
+
+def test_stopped_under_load_a_server_ends_soon_and_loses_nothing(tmp_path, promise, figure) -> None:
+    shutdowns, moments, longest = promise("shutdowns"), draws("shutdowns"), 0.0
+    server = Process(tmp_path, "--set", "keep_uploads=true", "--set", "log=off")
+    stop = threading.Event()
+    waiters = [Waiter(server, f"w{i}", stop) for i in range(2)]
+    for waiter in waiters:
+        waiter.start()
+    with clients(server, 4) as made:
+        for _ in range(shutdowns):
+            time.sleep(moments.uniform(0.05, 0.4))
+            began = time.monotonic()
+            code = server.stop(signal.SIGTERM)
+            longest = max(longest, time.monotonic() - began)
+            assert code == 0, (tmp_path / "log").read_text()[-2000:]
+            server.start()
+        stop.set()
+    assert server.stop(signal.SIGTERM) == 0
+    for waiter in waiters:
+        waiter.join()
+    sent, acknowledged = history(made)
+    _, journal = restored(tmp_path / "store")
+    assert lost_or_twice(sent, acknowledged, journal) == []
+    assert longest < SOON
+    assert "Traceback" not in (tmp_path / "log").read_text()
+    figure(f"the longest took {longest:.1f} s; {len(acknowledged)} uploads acknowledged")
