@@ -23,14 +23,30 @@ from typing import Any, ClassVar
 import numpy as np
 
 from artesian import CDFL
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Learner, Measured, State, Step, Task, Upload, generator
+from artesian.core import (
+    Algorithm,
+    Buffers,
+    ClientId,
+    Cluster,
+    Learner,
+    Measured,
+    Model,
+    State,
+    Step,
+    Task,
+    Upload,
+    generator,
+)
+from artesian.engine import Coordinator
 from artesian.learners.arrays import Perceptron
 from artesian.pace import Stream
 from artesian.params import Layout, Params, seal
 from artesian.server.federation import Federation
+from artesian.simulator.executors import single_threaded
 
 CLUSTERS = 4
 SIZES = {"2.3 MB": (4536, 128), "45 MB": (11405, 1024)}  # features and hidden units: 582,026 and 11,689,994 parameters
+IMAGES = 1000  # of each proxy set of the network
 ROOM = 1 << 31  # bytes_in_flight of every server: an upload and its answer for each client
 SIZE, PROXY = "ARTESIAN_BENCH_SIZE", "ARTESIAN_BENCH_SAMPLES"
 
@@ -73,17 +89,28 @@ def cdfl() -> Federation:
     return _federation(CDFL(tau0=1 << 40), int(os.environ[PROXY]))
 
 
+def cnn() -> Federation:
+    """The same with the benchmark's network in torch, 582,026 parameters too, and proxy sets of 1,000 images."""
+    from artesian.learners.networks import NETWORKS
+    from artesian.learners.torch import TorchModel
+
+    return _federation(CDFL(tau0=1 << 40), IMAGES, TorchModel(NETWORKS["cnn"], shape=(1, 28, 28)), 784)
+
+
 def null() -> Federation:
     """The same models and routes, and nothing to work out."""
     return _federation(Null(), 0)
 
 
-def _federation(algorithm: Algorithm, samples: int) -> Federation:
-    model = model_of(os.environ[SIZE])
+def _federation(
+    algorithm: Algorithm, samples: int, model: Model | None = None, features: int | None = None
+) -> Federation:
+    model = model or model_of(os.environ[SIZE])
+    features = features or SIZES[os.environ[SIZE]][0]
     proxies: dict[str, Learner] = {}
     for i in range(CLUSTERS if samples else 0):
         rng = generator(i, "proxy")
-        x = rng.standard_normal((samples, model.features), np.float32)
+        x = rng.standard_normal((samples, features), np.float32)
         proxies[f"k{i}"] = model.learner(x, rng.integers(0, 10, samples))
     return Federation(model, algorithm, proxies, [model.start(i) for i in range(CLUSTERS)], name="bench")
 
@@ -126,9 +153,14 @@ def _run(app: Any) -> None:
 # without a server
 
 
-def estimate(seconds: float) -> dict[str, float]:
+def estimate(way: str, seconds: float) -> dict[str, float]:
     """One client's uploads, measured and folded in process: what `measure` costs, what `appraise` costs, how often."""
-    coordinator, upload = cdfl().begin(), uploaded(os.environ[SIZE], 0, 1)
+    federation = cnn() if way == "cnn" else cdfl()
+    with single_threaded(federation.model):
+        return _estimate(federation.begin(), uploaded(os.environ[SIZE], 0, 1), seconds)
+
+
+def _estimate(coordinator: Coordinator, upload: Upload, seconds: float) -> dict[str, float]:
     appraised: list[int] = []
     coordinator.join(upload.client, 100)
     coordinator.record = lambda event: appraised.append(len(event.appraisals))
@@ -297,7 +329,7 @@ if __name__ == "__main__":
             bare()
         case ["echo"]:
             echo()
-        case ["estimate", seconds]:
-            print(json.dumps(estimate(float(seconds))))
+        case ["estimate", way, seconds]:
+            print(json.dumps(estimate(way, float(seconds))))
         case ["profile", out, *arguments]:
             profile(arguments, Path(out))
