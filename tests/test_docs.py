@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from idx import write_idx
 from typer.main import get_command
 
 from artesian import errors
@@ -18,6 +19,7 @@ from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
 from artesian.recipes import RECIPES
 from artesian.server.app import create_app
+from artesian.simulator.data import images
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
 from artesian.simulator.start import Start
@@ -77,12 +79,27 @@ def test_every_setting_is_documented() -> None:
         assert mentions(text, name), name
 
 
-def test_every_preset_is_documented_and_loads() -> None:
-    assert list(presets()) == ["digits-2", "digits-4"]
+def test_every_preset_is_documented_and_says_what_it_needs() -> None:
+    assert list(presets()) == ["digits-2", "digits-4", "fashion-2", "fashion-3", "fashion-4", "fashion-6"]
     for name, sentence in presets().items():
         assert mentions(page("reference/settings.md"), name)
-        assert sentence.endswith("torch.")
-        assert load(name).name == name
+        assert sentence.endswith("needs torch and the data." if "fashion" in name else "needs no torch.")
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads(tmp_path, monkeypatch, name) -> None:
+    if "fashion" in name:
+        pytest.importorskip("torch", reason="torch is not installed")
+        write_idx(tmp_path / "fashion-mnist", side=28)
+        monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
+        images.cache_clear()
+    experiment = load(name)
+    assert experiment.name == name
+    assert experiment.world.clusters == int(name[-1])
+    if "fashion" in name:
+        assert experiment.model.layout.size == 582_026
+        assert (experiment.uploads, experiment.world.clients) == (500 * int(name[-1]), 20 * int(name[-1]))
+        images.cache_clear()
 
 
 def all_errors(kind: type = errors.ArtesianError) -> list[type]:

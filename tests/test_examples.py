@@ -34,6 +34,12 @@ def test_your_own_model_runs_simulated_and_in_process(tmp_path) -> None:
     assert "the same bits over HTTP: True" in told
 
 
+def test_own_data_run_from_their_folder(tmp_path) -> None:
+    (tmp_path / "own_data.py").write_text((ROOT / "examples" / "own_data.py").read_text())
+    told = run(sys.executable, "own_data.py", cwd=tmp_path)
+    assert "client_after" in told
+
+
 def test_the_quickstart_runs(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "quickstart.py"), cwd=tmp_path)
     assert "cdfl" in told

@@ -184,6 +184,24 @@ def presets(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def data(as_json: AsJson = False) -> None:
+    """List the data sets that were found, and where.
+
+    Sets are looked for in the folder ARTESIAN_DATA points at, and where Debian puts them.
+    """
+    from artesian.simulator.data import available
+
+    found = available()
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    table = Table("data", "where", box=None)
+    for name, place in found.items():
+        table.add_row(name, place or "not found")
+    out.print(table)
+
+
+@app.command()
 def serve(
     source: Annotated[
         str,

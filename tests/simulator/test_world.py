@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import pickle
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from idx import write_idx
 
 from artesian.errors import MissingData, SettingError
-from artesian.simulator.data import Samples, find, images, rotate
+from artesian.simulator import data
+from artesian.simulator.data import Images, Samples, as_floats, available, find, images, read_idx, rotate
 from artesian.simulator.world import Rotated
 
 COUNT = 120
@@ -264,7 +267,8 @@ def save(path: Path, **arrays: Any) -> str:
 def test_bytes_are_scaled_and_floats_are_not(tmp_path: Path) -> None:
     x = np.array([[[0, 51], [102, 255]]], np.uint8)
     found = images(save(tmp_path / "bytes.npz", x=x, y=np.array([0], np.uint8)))
-    np.testing.assert_allclose(found.x, [[[0, 0.2], [0.4, 1]]], rtol=1e-6)
+    assert found.x.dtype == np.uint8  # bytes until they are drawn
+    np.testing.assert_allclose(as_floats(found.x), [[[0, 0.2], [0.4, 1]]], rtol=1e-6)
     assert found.y.tolist() == [0]
     floats = images(save(tmp_path / "floats.npz", x=x.astype(np.float64), y=np.array([0])))
     assert floats.x.tolist() == [[[0, 51], [102, 255]]] and floats.x.dtype == np.float32
@@ -378,3 +382,102 @@ def test_images_that_are_turned_by_a_quarter_are_square(tmp_path: Path) -> None:
     assert len(Rotated(name, clusters=2, **sizes).proxies(0)) == 2
     with pytest.raises(SettingError, match="square"):
         Rotated(name, clusters=4, **sizes).proxies(0)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_an_idx_set_keeps_its_test_set_away_from_clients(tmp_path: Path, monkeypatch, packed: bool) -> None:
+    write_idx(tmp_path / "mnist", packed=packed)
+    monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
+    images.cache_clear()
+    sizes = {"proxy_images": 10, "test_images": 20, "client_test_samples": 5, "samples_min": 30, "samples_max": 60}
+    here = Rotated("mnist", 1, 2, **sizes)
+    assert (here.features, here.shape, here.classes) == (16, (1, 4, 4), 10)
+    marks = {round(float(v) * 255) for v in here.visit(0, "c000", 0).train.x[:, 0]}
+    assert marks == {100}
+    for part in (here.proxies(0)["k0"], here.tests(0)["k0"], here.visit(0, "c000", 0).test):
+        assert {round(float(v) * 255) for v in part.x[:, 0]} == {200}
+    rows = [tuple(row) for part in (here.proxies(0), here.tests(0)) for row in part["k0"].x.tolist()]
+    assert len(rows) == 30
+    for wrong, words in (({"test_images": 21}, "31 of 30"), ({"samples_max": 61}, "61 of 60")):
+        with pytest.raises(SettingError, match=words):
+            Rotated("mnist", 1, 2, **{**sizes, **wrong}).proxies(0)
+    assert available()["mnist"] == str(tmp_path / "mnist")
+    images.cache_clear()
+
+
+def test_a_missing_or_broken_idx_set_says_how_to_get_it(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
+    monkeypatch.setitem(data.IDX, "fashion-mnist", (tmp_path / "nowhere", "apt-get install dataset-fashion-mnist"))
+    with pytest.raises(MissingData, match="apt-get install dataset-fashion-mnist"):
+        images("fashion-mnist")
+    assert available()["fashion-mnist"] == ""
+    write_idx(tmp_path / "fashion-mnist")
+    (tmp_path / "fashion-mnist" / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(MissingData, match="no t10k-labels-idx1-ubyte"):
+        images("fashion-mnist")
+    path = tmp_path / "fashion-mnist" / "train-labels-idx1-ubyte.gz"
+    for broken in (b"", b"no gzip", gzip.compress(b"\0\0\x08\x01\0\0\0\x05abc"), gzip.compress(b"\0\0\x0d\x01")):
+        path.write_bytes(broken)
+        with pytest.raises(MissingData, match="in its shape"):
+            read_idx(path)
+
+
+def test_an_npz_file_may_bring_its_own_test_set(tmp_path: Path) -> None:
+    x = np.arange(5 * 4, dtype=np.uint8).reshape(5, 2, 2)
+    y = np.arange(5) % 2
+    found = images(save(tmp_path / "split.npz", x_train=x[:3], y_train=y[:3], x_test=x[3:], y_test=y[3:]))
+    assert (found.tests, found.y.tolist()) == (2, [1, 0, 0, 1, 0])
+    assert found.x[0].tolist() == x[3].tolist()
+
+
+OWN = """
+import numpy as np
+from artesian.simulator.data import Images
+
+X, Y = np.arange(48, dtype=np.float32).reshape(6, 2, 2, 2)[..., :1] * np.ones(3, np.float32), np.arange(6) % 3
+pair = (X, Y)
+ready = Images(X, Y, 2)
+
+
+class Pairs:  # what a torch Dataset is, without torch: channels first
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return np.moveaxis(X[i], 2, 0), Y[i]
+
+
+def make():
+    return Pairs()
+
+
+def broken():
+    raise RuntimeError("no disk")
+"""
+
+
+def test_own_data_by_module_and_name(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "my_images.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("pair", "ready", "make"):
+        found = images(f"my_images:{name}")
+        assert found.x.shape == (6, 2, 2, 3)
+        assert found.y.tolist() == [0, 1, 2, 0, 1, 2]
+    assert images("my_images:ready").tests == 2
+    here = Rotated(
+        "my_images:make", 2, 2, samples_min=1, samples_max=2, proxy_images=2, test_images=2, client_test_samples=1
+    )
+    assert (here.shape, here.features) == ((3, 2, 2), 12)
+    assert here.proxies(0)["k1"].x.shape == (2, 12)
+    for name in ("broken", "nothing"):
+        with pytest.raises(MissingData, match="can be imported"):
+            images(f"my_images:{name}")
+    assert isinstance(images("my_images:pair"), Images)
+
+
+def test_bytes_turned_by_any_angle_are_bytes() -> None:
+    base = np.random.default_rng(0).integers(0, 256, (3, 8, 8)).astype(np.uint8)
+    turned = rotate(base, 120)
+    assert turned.dtype == np.uint8
+    exact = rotate(base.astype(np.float64), 120)
+    assert np.abs(turned - exact).max() <= 0.5 + 1e-3

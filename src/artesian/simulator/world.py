@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, Mixture, generator
 from artesian.errors import SettingError
-from artesian.simulator.data import Samples, images, rotate
+from artesian.simulator.data import Samples, as_floats, images, rotate
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,13 @@ class World(Protocol):
 class Rotated:
     """Rotated images with CDFL's clients: cluster i holds all images turned by i * 360/K degrees.
 
-    Images are split once into three disjoint parts: proxy (the server's), evaluation, and training. In every
-    cycle a client draws its number of samples, the share of its main cluster, and how the rest divides.
+    Images are split once into three disjoint parts: proxy (the server's), evaluation, and training. Of a set with a
+    test set of its own, proxy and evaluation come from that, and clients train on the training set. In every cycle a
+    client draws its number of samples, the share of its main cluster, and how the rest divides.
     """
 
     name: ClassVar[str] = "rotated"
-    data: str = "digits"  # scikit-learn's bundled digits, or an .npz file with x and y
+    data: str = "digits"  # or "fashion-mnist", "mnist", an .npz file, module:name
     clusters: int = 4  # K
     clients: int = 80  # n, 20 per cluster
     samples_min: int = 60
@@ -82,14 +84,13 @@ class Rotated:
 
     @property
     def features(self) -> int:
-        height, width = images(self.data).x.shape[1:]
-        return int(height * width)
+        return prod(self.shape)
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Of one image: channels, height, width."""
-        height, width = images(self.data).x.shape[1:]
-        return 1, int(height), int(width)
+        height, width, *channels = images(self.data).x.shape[1:]
+        return int(channels[0]) if channels else 1, int(height), int(width)
 
     @property
     def classes(self) -> int:
@@ -107,8 +108,9 @@ class Rotated:
         samples = int(rng.integers(self.samples_min, self.samples_max, endpoint=True))
         shares = self._shares(rng, int(client[1:]) % self.clusters)
         reserved = self.proxy_images + self.test_images
+        own = images(self.data).tests or reserved  # where training images begin
         counts = _counts(shares, samples)
-        train = self._draw(seed, rng, counts, reserved, len(images(self.data)))
+        train = self._draw(seed, rng, counts, own, len(images(self.data)))
         tested = _counts(counts / samples, self.client_test_samples)
         test = self._draw(seed, rng, tested, self.proxy_images, reserved)
         return Visit(train, test, {f"k{i}": count / samples for i, count in enumerate(counts.tolist())})
@@ -126,23 +128,30 @@ class Rotated:
         x, y = _rotated(self.data, self.clusters)
         order = self._order(seed)[low:high]
         rows = [rng.choice(order, count, replace=False) for count in counts.tolist()]
-        return Samples(np.concatenate([x[i][chosen] for i, chosen in enumerate(rows)]), y[np.concatenate(rows)])
+        drawn = np.concatenate([x[i][chosen] for i, chosen in enumerate(rows)])
+        return Samples(as_floats(drawn), y[np.concatenate(rows)])
 
     def _order(self, seed: int) -> np.ndarray:
         """The images in the order they are divided in: proxy, evaluation, training."""
-        wanted, found = self.proxy_images + self.test_images + self.samples_max, len(images(self.data))
-        if wanted > found:
-            raise SettingError(
-                "proxy_images, test_images and samples_max together fit into the data",
-                f"{wanted} of {found} images",
-                "lower one of them",
-            )
+        found = images(self.data)
+        held_out = self.proxy_images + self.test_images
+        if found.tests:
+            _check_room("proxy_images and test_images", held_out, found.tests)
+            _check_room("samples_max", self.samples_max, len(found) - found.tests)
+        else:
+            together = held_out + self.samples_max
+            _check_room("proxy_images, test_images and samples_max together", together, len(found))
         return _permutation(self.data, seed)
 
     def _parts(self, seed: int, low: int, high: int) -> dict[ClusterId, Samples]:
         x, y = _rotated(self.data, self.clusters)
         rows = self._order(seed)[low:high]
-        return {f"k{i}": Samples(x[i][rows], y[rows]) for i in range(self.clusters)}
+        return {f"k{i}": Samples(as_floats(x[i][rows]), y[rows]) for i in range(self.clusters)}
+
+
+def _check_room(what: str, wanted: int, found: int) -> None:
+    if wanted > found:
+        raise SettingError(f"{what} fit into the data", f"{wanted} of {found} images", "lower one of them")
 
 
 def _counts(shares: np.ndarray, samples: int) -> np.ndarray:
@@ -156,20 +165,27 @@ def _counts(shares: np.ndarray, samples: int) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _rotated(data: str, clusters: int) -> tuple[np.ndarray, np.ndarray]:
-    """All images in every rotation (clusters x images x pixels), and their labels."""
+    """All images in every rotation (clusters x images x pixels, channels first), and their labels."""
     base = images(data)
-    _, height, width = base.x.shape
+    height, width = base.x.shape[1:3]
     if height != width and clusters not in (1, 2):
         raise SettingError(
             "images are square to be turned", f"{height} x {width} with {clusters} clusters", "crop them"
         )
-    turned = [rotate(base.x, i * 360 / clusters).reshape(len(base), -1) for i in range(clusters)]
-    return np.stack(turned), base.y
+    turned = np.empty((clusters, len(base), base.x[0].size), base.x.dtype)
+    for i in range(clusters):
+        view = rotate(base.x, i * 360 / clusters)
+        turned[i] = (np.moveaxis(view, 3, 1) if view.ndim == 4 else view).reshape(len(base), -1)
+    return turned, base.y
 
 
 @lru_cache(maxsize=8)
 def _permutation(data: str, seed: int) -> np.ndarray:
-    return generator(seed, "split").permutation(len(images(data)))
+    """The order of images; a test set of their own stays in front."""
+    found = images(data)
+    if not found.tests:
+        return generator(seed, "split").permutation(len(found))
+    return np.concatenate([generator(seed, "split").permutation(found.tests), np.arange(found.tests, len(found))])
 
 
 WORLDS: dict[str, type[World]] = {Rotated.name: Rotated}
