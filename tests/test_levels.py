@@ -15,7 +15,7 @@ LEVELS = [
     {"staleness", "recipes", "pace", "codec", "journal"},
     {"algorithms", "admission", "engine"},
     {"learners", "server", "client", "simulator"},
-    {"experiments", "serving", "refreshing", "testing", "display", "demo", "cli"},
+    {"experiments", "serving", "connecting", "refreshing", "testing", "display", "demo", "cli"},
 ]
 EDGE_ONLY = {"time", "random", "threading", "asyncio", "logging", "multiprocessing", "socket"}
 FILES = sorted(

@@ -6,14 +6,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from artesian.algorithms import CA2FL as CA2FL
     from artesian.algorithms import CDFL as CDFL
     from artesian.algorithms import FedAsync as FedAsync
     from artesian.algorithms import FedAvg as FedAvg
     from artesian.algorithms import FedBuff as FedBuff
     from artesian.algorithms import FedProx as FedProx
+    from artesian.algorithms import FedSoftAsync as FedSoftAsync
     from artesian.algorithms import Local as Local
-    from artesian.client.asynchronous import connect_async as connect_async
-    from artesian.client.session import connect as connect
+    from artesian.connecting import connect as connect
+    from artesian.connecting import connect_async as connect_async
     from artesian.core import Plan as Plan
     from artesian.engine import Coordinator as Coordinator
     from artesian.errors import ArtesianError as ArtesianError
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CA2FL": "algorithms",
     "CDFL": "algorithms",
     "FedAsync": "algorithms",
     "FedAvg": "algorithms",
     "FedBuff": "algorithms",
     "FedProx": "algorithms",
+    "FedSoftAsync": "algorithms",
     "Local": "algorithms",
     "ArtesianError": "errors",
     "Coordinator": "engine",
@@ -45,8 +49,8 @@ _HOMES = {
     "Plan": "core",
     "Run": "simulator.result",
     "Start": "simulator.start",
-    "connect": "client.session",
-    "connect_async": "client.asynchronous",
+    "connect": "connecting",
+    "connect_async": "connecting",
     "load": "experiments",
     "presets": "experiments",
     "simulate": "experiments",

@@ -11,8 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from artesian.client.session import Session, connect
+from artesian.client.session import Session
 from artesian.codec import encode_arrays
+from artesian.connecting import connect
 from artesian.core import Learner, Task
 from artesian.errors import (
     ArtesianError,

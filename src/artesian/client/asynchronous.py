@@ -6,22 +6,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
-from artesian.client.session import Session, connect
-from artesian.core import ClientId, Ensemble, Learner, Task, Upload
+from artesian.client.session import Session
+from artesian.core import ClientId, Ensemble, Task, Upload
 from artesian.params import Params
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def connect_async(
-    url: str, *, token: str, home: str | Path, client: ClientId | None = None, patience: float = 60.0, **options: Any
-) -> AsyncSession:
-    """As `connect`, for asyncio: `async with connect_async(...) as client: await client.refresh(learner)`."""
-    return AsyncSession(connect(url, token=token, home=home, client=client, patience=patience, **options))
 
 
 class AsyncSession:
@@ -54,9 +46,9 @@ class AsyncSession:
         """See `Session.upload`."""
         return await self._run(self._session.upload, upload)
 
-    async def refresh(self, learner: Learner, wait: float = 30.0) -> Ensemble:
-        """See `Session.refresh`; the training, too, runs in the thread."""
-        return await self._run(self._session.refresh, learner, wait)
+    async def refresh(self, learner: Any, *data: Any, **options: Any) -> Ensemble:
+        """See `refresh` of the session; the training, too, runs in the thread."""
+        return await self._run(self._session.refresh, learner, *data, **options)
 
     async def held(self) -> Ensemble:
         """See `Session.held`."""

@@ -12,7 +12,7 @@ import json
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
 import httpx
@@ -46,13 +46,6 @@ class Spool:
 
     upload: Upload
     notebook: Notebook
-
-
-def connect(
-    url: str, *, token: str, home: str | Path, client: ClientId | None = None, patience: float = 60.0, **options: Any
-) -> Session:
-    """A session with the server at `url`; `home` is this client's own folder, and keeps it the same client."""
-    return Session(Transport(url, patience, **options), token, Path(home), client)
 
 
 class Session:
@@ -106,7 +99,7 @@ class Session:
         begun = (self.home / "spool").exists()
         return self._send(self._save(Spool(upload, self._notebook())), begun)
 
-    def refresh(self, learner: Learner, wait: float = 30.0) -> Ensemble:
+    def refresh(self, learner: Learner, *, wait: float = 30.0) -> Ensemble:
         """Train by the task's recipe, upload, and return what to predict with now.
 
         Without a task (a round is still open) it is what the client has.

@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 
-from artesian.client.session import Session, connect
+from artesian.client.session import Session
+from artesian.connecting import connect
 from artesian.core import Notebook, Task, generator
 from artesian.demo.world import SEED, experiment, listen
 from artesian.errors import ArtesianError

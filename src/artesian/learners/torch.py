@@ -32,6 +32,7 @@ from artesian.learners.instances import Instance, Pool, array_of, pack, seeded, 
 from artesian.learners.sources import Flowing, Resident, Shaping, Source, source_over, unordered
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> one number per sample
+Optimizer = Any  # a torch.optim.Optimizer; the type itself would take a second to import
 DEVICES = ("auto", "cpu", "cuda", "mps")
 TASKS = ("classification", "regression")
 ROOM = 2 << 30  # bytes of a dataset that are held in memory
@@ -178,6 +179,7 @@ class TorchLearner:
 
     def __init__(self, model: TorchModel, source: Source, home: Mapping[str, np.ndarray] | None = None) -> None:
         self.model, self.source, self.home = model, source, home
+        self.optimizer: Callable[..., Optimizer] | None = None  # from parameters to one of the client's own choice
 
     @classmethod
     def over(cls, data: Any, model: TorchModel, *, room: int = ROOM, samples: int | None = None) -> TorchLearner:
@@ -242,7 +244,7 @@ class TorchLearner:
     ) -> None:
         rng, shared = generator(seed, "train"), instance.shared
         own, gradient = instance.weights[shared], instance.gradient[shared]
-        step = _optimizer(plan, instance.weights, instance.gradient)
+        step = self._stepping(plan, instance)
         anchors = [(float(c), torch.tensor(anchor[shared], device=own.device)) for c, anchor in pulls]
         free = None if mask is None else torch.tensor(mask[shared], device=own.device)
         begin = own.clone()
@@ -256,6 +258,18 @@ class TorchLearner:
                 step()
                 if free is not None:
                     own.copy_(torch.where(free, own, begin))
+
+    def _stepping(self, plan: Plan, instance: Instance) -> Callable[[], Any]:
+        """What takes one step: the plan's optimiser, or the client's own."""
+        if self.optimizer is None:
+            return _optimizer(plan, instance.weights, instance.gradient)
+        instance.weights.grad = instance.gradient
+        made = self.optimizer([instance.weights])
+        if not callable(step := getattr(made, "step", None)):
+            raise SettingError(
+                "optimizer is a function from parameters to a torch optimiser", type(made).__name__, "mend it"
+            )
+        return step
 
     def _mean(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor, weights: np.ndarray | None) -> torch.Tensor:
         each = self._each(_forward(module, x), y)

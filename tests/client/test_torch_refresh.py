@@ -1,0 +1,101 @@
+"""A torch network against a real server: trained by the task's recipe, and the answer loaded in place."""
+
+import asyncio
+import copy
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch import nn  # noqa: E402
+from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
+from toyserver import Served  # noqa: E402
+
+import artesian  # noqa: E402
+from artesian.algorithms import CDFL  # noqa: E402
+from artesian.errors import LayoutError, SettingError  # noqa: E402
+from artesian.learners.torch import TorchModel  # noqa: E402
+from artesian.server.federation import Federation  # noqa: E402
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def points(seed: int, count: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 2, count)
+    return (rng.normal(0, 0.5, (count, 4)) + y[:, None]).astype(np.float32), y
+
+
+def loader(seed: int) -> DataLoader:
+    x, y = points(seed)
+    return DataLoader(TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=8)
+
+
+@pytest.fixture
+def served(tmp_path):
+    model = TorchModel(network)
+    proxies = {k: model.learner(*points(seed)) for k, seed in (("k0", 100), ("k1", 101))}
+    server = Served(
+        tmp_path / "server", federation=Federation(model, CDFL(), proxies, [model.start(0), model.start(1)])
+    )
+    yield server
+    server.close()
+
+
+def state(net: nn.Module) -> dict[str, np.ndarray]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in net.state_dict().items()}
+
+
+def test_a_network_is_refreshed_in_place(served, tmp_path) -> None:
+    net = network()
+    before, batches = state(net), loader(1)
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        ((_, params),) = client.refresh(net, batches)
+        given = client.layout.unpack(params)
+        for name, array in state(net).items():
+            np.testing.assert_array_equal(array, given[name])
+        assert not np.array_equal(before["0.weight"], given["0.weight"])
+        client.refresh(net, batches, optimizer=lambda p: torch.optim.SGD(p, lr=0.5))
+        client.refresh(net, batches, loss=nn.CrossEntropyLoss(reduction="none"))
+        assert client.kept().number == 4
+    assert [number for _, number in served.folded()] == [1, 2, 3]
+
+
+def test_the_clients_own_optimizer_goes_before_the_tasks(served, tmp_path) -> None:
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        client.task(40)
+        given = client.kept().models["blend"]
+        still = network()
+        client.refresh(still, loader(1), optimizer=lambda p: torch.optim.SGD(p, lr=0.0))
+        trainable = client.layout.trainable
+        events = served.service._writer.submit(lambda: list(served.store.events())).result()
+        (upload,) = [event for event in events if event.kind == "upload"]
+        np.testing.assert_array_equal(upload.measured.upload.params[:trainable], given[:trainable])
+        with pytest.raises(SettingError, match="to a torch optimiser"):
+            client.refresh(still, loader(1), optimizer=lambda _: 3)
+
+
+def test_a_network_that_is_not_the_federations_is_told_where(served, tmp_path) -> None:
+    other = nn.Sequential(nn.Linear(4, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, 2))
+    kept = copy.deepcopy(state(other))
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        with pytest.raises(LayoutError, match=r"0\.weight of shape \(8, 4\): got 0\.weight of shape \(9, 4\)"):
+            client.refresh(other, loader(1))
+        with pytest.raises(SettingError, match="its loader"):
+            client.refresh(network())
+        with pytest.raises(SettingError, match="takes a torch network"):
+            client.refresh("a network", loader(1))
+    for name, array in state(other).items():
+        np.testing.assert_array_equal(array, kept[name])
+
+
+def test_the_same_awaited(served, tmp_path) -> None:
+    async def refresh() -> int:
+        async with artesian.connect_async(served.url, token=served.token, home=tmp_path / "home") as client:
+            await client.refresh(network(), loader(2))
+            return (await client.task(40)).number
+
+    assert asyncio.run(refresh()) == 2
