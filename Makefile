@@ -40,7 +40,7 @@ demo: $(VENV)/.demo
 	@$(BIN)/artesian demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 reliability: $(VENV)/.dev
 	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load
