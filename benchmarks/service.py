@@ -40,6 +40,8 @@ from typing import Any
 
 from service_server import PROXY, ROOM, SIZE, SIZES, Spent, model_of
 
+from artesian.simulator.executors import SURROUNDINGS
+
 HERE = Path(__file__).resolve().parent
 WAYS = ("cdfl", "cnn", "null", "null, no store", "echo")
 SERVED = ("cdfl", "cnn", "null")  # by `artesian serve`
@@ -61,9 +63,8 @@ class Bench:
     least: int
 
     def environment(self, size: str) -> dict[str, str]:
-        """The same for all processes: one size, and one thread for a matrix product, as the server has it."""
-        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        return {**os.environ, **threads, SIZE: size, PROXY: str(self.samples)}
+        """The same for all processes: one size, and the surroundings of workers, so that memory costs all alike."""
+        return {**os.environ, **SURROUNDINGS, SIZE: size, PROXY: str(self.samples)}
 
     def load(self, size: str, way: str, clients: int) -> Found:
         """A fresh server, and so many clients."""
