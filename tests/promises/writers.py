@@ -16,7 +16,7 @@ from artesian.server.store import Store
 def survive(folder: Path, kills: int) -> None:
     moments = draws("writers")
     for kill in range(kills):
-        store_folder = folder / f"store{kill // 25}"
+        store_folder = folder / f"store{kill // 8}"  # a new one now and then: it may die while it is made
         told = written_until_killed(store_folder, moments.uniform(0.0, 0.03), wait=moments.random() < 0.7)
         store = Store(store_folder, IDENTITY)
         found = served(store).coordinator.state

@@ -143,6 +143,16 @@ def test_a_store_that_died_while_it_was_made_begins_again(tmp_path, stores) -> N
     assert stores(tmp_path).count == 0
 
 
+def test_a_store_that_died_while_it_made_its_mark_begins_again(tmp_path, stores, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", no_space)
+        with pytest.raises(StorageError):
+            Store(tmp_path, IDENTITY)
+    assert not (tmp_path / "mark").exists()  # whole, or not at all
+    (tmp_path / "mark.tmp").write_bytes(b"half a")
+    assert stores(tmp_path).count == 0
+
+
 def test_a_mark_that_cannot_be_read_is_refused(tmp_path, stores) -> None:
     filled(tmp_path, stores)
     (tmp_path / "mark").write_bytes(b"\x00" * 256)

@@ -24,7 +24,7 @@ from artesian.codec import FORMAT, check_format, from_tree, gather, scatter, to_
 from artesian.core import Event, Tree
 from artesian.engine import Snapshot
 from artesian.errors import MissingExtra, Refused, SettingError, StorageError, StoreDamaged, StoreLocked, StoreMismatch
-from artesian.journal import Vault, lock_file, storage, sync_folder
+from artesian.journal import Vault, lock_file, storage, sync_folder, write_file
 from artesian.server.failpoints import reach
 from artesian.server.shelf import Shelf
 
@@ -183,12 +183,10 @@ class Store:
             self._held.callback(os.close, _locked(self.folder / "lock"))
             if database.exists() and not mark.exists():
                 raise StoreDamaged("a store has its mark", f"none at {mark}", "restore it")
-            fresh = not mark.exists()
-            self._mark = os.open(mark, os.O_RDWR | os.O_CREAT, 0o600)
+            if not mark.exists():  # it comes first, and whole: whoever dies after it begins again
+                write_file(mark, _slot(0, _genesis(about)), private=True)
+            self._mark = os.open(mark, os.O_RDWR)
             self._held.callback(os.close, self._mark)
-        if fresh:  # the mark comes first: whoever dies after it begins again
-            self._set_mark(0, _genesis(about))
-            sync_folder(self.folder)
         self.vault = Vault(self.folder / "blobs")
         self.shelf = Shelf(self.folder / "shelf")
         engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool, connect_args=SHARED)
@@ -267,10 +265,8 @@ class Store:
     # the mark: two slots written in turn, so that one is always whole
 
     def _set_mark(self, number: int, chain: str) -> None:
-        text = f"{number} {chain}".encode()
-        line = b"%s %08x" % (text, zlib.crc32(text))
         with storage(self.folder / "mark"):
-            os.pwrite(self._mark, line.ljust(SLOT - 1) + b"\n", SLOT * (number % 2))
+            os.pwrite(self._mark, _slot(number, chain), SLOT * (number % 2))
             os.fdatasync(self._mark)
 
     def _read_mark(self) -> tuple[int, str]:
@@ -323,6 +319,12 @@ def _locked(path: Path) -> int:
 def _prepare(connection: Any, _: Any) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _slot(number: int, chain: str) -> bytes:
+    """One half of the mark."""
+    text = f"{number} {chain}".encode()
+    return (b"%s %08x" % (text, zlib.crc32(text))).ljust(SLOT - 1) + b"\n"
 
 
 def _chained(chain: str, record: str) -> str:
