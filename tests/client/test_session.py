@@ -139,7 +139,7 @@ def test_a_garbled_answer_is_asked_for_again(home) -> None:
 
 
 def test_a_layout_that_arrived_garbled_is_not_kept(home) -> None:
-    session = home.session()
+    session = home.session(patience=0.3)
     home.wire.spoil = lambda data: data.replace(b'"shape":[3]', b'"shape":[4]')
     for _ in range(2):
         with pytest.raises(BadFormat, match="as it was sent"):
