@@ -1,12 +1,15 @@
 """What all tests share: the promises' counts, and the table at the end."""
 
 from promises.table import FULL, figure, lines, promise
+from pytest import TestReport
 
 __all__ = ["figure", "promise"]
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    reports = [report for group in terminalreporter.stats.values() for report in group if hasattr(report, "when")]
+    reports = [
+        report for group in terminalreporter.stats.values() for report in group if isinstance(report, TestReport)
+    ]
     if told := lines(reports):
         terminalreporter.section(f"promises, {'full' if FULL else 'quick'} counts")
         for line in told:
