@@ -1,14 +1,14 @@
 """What all tests share: the promises' counts, and the table at the end."""
 
+import pytest
 from promises.table import FULL, figure, lines, promise
-from pytest import TestReport
 
 __all__ = ["figure", "promise"]
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
     reports = [
-        report for group in terminalreporter.stats.values() for report in group if isinstance(report, TestReport)
+        report for group in terminalreporter.stats.values() for report in group if isinstance(report, pytest.TestReport)
     ]
     if told := lines(reports):
         terminalreporter.section(f"promises, {'full' if FULL else 'quick'} counts")
