@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import stamina
 from homes import MODEL, WORLD
+from promises.table import needs
 from proxies import FAULTS, Proxy
 from toyserver import Served
 
@@ -305,8 +306,8 @@ def test_a_client_command_killed_from_outside_goes_on(server, tmp_path) -> None:
     assert set(answered) <= set(folded)
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="node is not on the PATH")
 def test_the_node_client_survives_it_too(tmp_path) -> None:
+    needs(shutil.which("node"), "node is not on the PATH")
     model = SoftmaxRegression(2, 2)
     server = Served(tmp_path / "server", federation=Federation(model, FedBuff(buffer_size=1)))
     proxy = Proxy(server.address, seed=3, chance=0.4, faults=tuple(f for f in FAULTS if f not in ("429", "503")))

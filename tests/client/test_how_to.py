@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from promises.table import needs
 from servers import Process
 
 from artesian.codec import decode
@@ -18,9 +19,9 @@ SCRIPT = "set -euo pipefail\n" + "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, 
 LEAVE = re.findall(r"```sh\n(.*?)```", PAGE, re.S)[-1]
 
 
-@pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason=f"needs {', '.join(TOOLS)} on the PATH")
 @pytest.mark.parametrize("algorithm", ["CDFL()", "FedBuff(buffer_size=1)"])
 def test_a_client_by_curl_alone(tmp_path, algorithm) -> None:
+    needs(all(map(shutil.which, TOOLS)), f"{', '.join(TOOLS)} are not all on the PATH")
     server = Process(tmp_path / "server", algorithm=algorithm)
     try:
         home = tmp_path / "home"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from promises.table import needs
 from servers import Process
 
 from artesian.codec import decode, encode
@@ -17,7 +18,11 @@ from artesian.params import seal
 
 NODE = shutil.which("node")
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "client.mjs"
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not on the PATH")
+
+
+@pytest.fixture(autouse=True)
+def node() -> None:
+    needs(NODE, "node is not on the PATH")
 
 
 @pytest.fixture
