@@ -48,7 +48,7 @@ def an_upload() -> Upload:
 
 
 def an_event() -> Event:
-    receipt = Receipt(4, 17, "train", ("k0",), {"k0": 1.0}, "ab", False, {"memo": vector(9)})
+    receipt = Receipt(4, 17, "train", ("k0",), {"k0": 1.0}, "ab", False, True, {"memo": vector(9)}, ("k0",))
     return Event("upload", "c1", measured=Measured(an_upload(), receipt, {"distance": 1e-300}), appraisals={"k0": 0.5})
 
 

@@ -304,6 +304,114 @@ def test_a_solo_task_is_folded_alone_and_answered_at_once_inside_a_round() -> No
     assert federation.coordinator.state.memory["sizes"] == [1, 1, 2]
 
 
+@dataclass(frozen=True)
+class Splitting(FedAvg):
+    """The second round splits the only cluster; the children go their own ways."""
+
+    name: ClassVar[str] = "splitting"
+    clients_per_round: int = 2
+
+    def task(self, state, client):
+        home = sorted(state.clusters)[0]
+        return Task({home: state.clusters[home].params})
+
+    def fold(self, state, measured):
+        if state.rounds != 1:
+            return Step({"k0": measured[0].upload.params} if "k0" in state.clusters else {})
+        left, right = state.fresh_names(2)
+        step = Step({right: measured[0].upload.params}, born={left: "k0", right: "k0"}, gone=("k0",))
+        return replace(step, mixtures={m.upload.client: {left: 1.0} for m in measured})
+
+
+def test_children_copy_their_parent_and_names_are_never_used_again() -> None:
+    federation = joined(Splitting(), clients=2)
+    for _ in range(2):
+        federation.step()
+    parent = federation.coordinator.state.clusters["k0"]
+    assert (parent.updates, parent.updated) == (1, 1)
+    for _ in range(2):
+        federation.step()
+    state = federation.coordinator.state
+    assert list(state.clusters) == ["k1", "k2"]
+    assert state.clusters["k1"] == parent
+    assert (state.clusters["k2"].updates, state.clusters["k2"].updated) == (2, 2)
+    assert (state.rounds, state.named, state.fresh_names(1)) == (2, 3, ["k3"])
+    federation.restart()
+    assert federation.coordinator.state.fresh_names(1) == ["k3"]
+
+
+def test_an_upload_for_a_cluster_that_is_gone_is_admitted() -> None:
+    federation = Federation(Splitting(), 3)
+    coordinator = federation.coordinator
+    for client in ("c0", "c1"):
+        federation.take(coordinator.join(client, 10))
+    old = federation.upload_of("c0")
+    coordinator._state = replace(coordinator._state, clusters={"k9": coordinator._state.clusters["k0"]})
+    assert coordinator.receive(old) == []
+    assert len(coordinator.desk.pending) == 1
+
+
+def test_hidden_changes_of_a_parent_stay_hidden_in_its_children() -> None:
+    federation = joined(Splitting(), clients=2)
+    federation.coordinator.publish_after = 5
+    start = federation.coordinator.state.clusters["k0"].params
+    for _ in range(4):
+        federation.step()
+    assert all(np.array_equal(task.models["k1"], start) for task in federation.tasks.values())
+    assert set(federation.coordinator.desk.published) == {"k1", "k2"}
+
+
+@dataclass(frozen=True)
+class Moving(FedAvg):
+    """Whoever says that its data changed trains at once, alone, and then waits."""
+
+    name: ClassVar[str] = "moving"
+    clients_per_round: int = 2
+    needs_given: ClassVar[bool] = True
+
+    def moved(self, state, client):
+        return Task({"k0": state.clusters["k0"].params}, memo="moved")
+
+    def fold(self, state, measured):
+        given = [m.given["k0"] for m in measured]
+        assert all(np.array_equal(g, state.clusters["k0"].params) for g in given)
+        told = [*state.memory.get("told", []), [m.receipt.memo for m in measured]]
+        return Step(memory={"told": told})
+
+
+def test_a_waiting_client_whose_data_changed_has_a_solo_task_and_waits_again() -> None:
+    events: list[Event] = []
+    federation = Federation(Moving(), 3, record=events.append)
+    first, coordinator = federation.coordinator.snapshot(), federation.coordinator
+    federation.join_all()
+    (waiting,) = coordinator.desk.waiting
+    busy = next(c for c in federation.tasks if c != waiting)
+    assert coordinator.join(busy, 10, changed=True) == coordinator.recorded(busy)  # it has a task already
+    (reply,) = coordinator.join(waiting, 12, changed=True)
+    assert (reply.task.solo, reply.task.pause, reply.task.number) == (True, True, 1)
+    federation.take([reply])
+    assert coordinator.receive(federation.upload_of(waiting)) == []
+    del federation.tasks[waiting]
+    assert coordinator.desk.waiting == (waiting,)
+    assert (coordinator.state.version, coordinator.state.rounds) == (1, 0)
+    for client in sorted(federation.tasks):
+        coordinator.receive(federation.upload_of(client))
+    assert coordinator.state.memory["told"] == [["moved"], [None, None]]
+    assert (coordinator.state.version, coordinator.state.rounds) == (2, 1)
+    again = Coordinator.restore(Moving(), first, **federation.options())
+    for event in events:
+        again.replay(event)
+    assert again.digest() == coordinator.digest()
+
+
+def test_a_change_is_nobodys_business_where_the_algorithm_does_not_care() -> None:
+    federation = Federation(FedAvg(clients_per_round=2), 3)
+    federation.coordinator.join("c0", 10)
+    before = federation.coordinator.digest()
+    assert federation.coordinator.join("c0", 12, changed=True) == []
+    assert federation.coordinator.digest() == before
+
+
 def test_patience_closes_a_round_and_the_late_upload_is_refused() -> None:
     federation = Federation(FedAvg(clients_per_round=2), 3)
     for client in ("c0", "c1"):

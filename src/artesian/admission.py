@@ -7,7 +7,7 @@ from math import isfinite
 from artesian.codec import digest, to_tree
 from artesian.core import ClientId, Member, Receipt, State, Upload
 from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
-from artesian.recipes import OWN, recipe
+from artesian.recipes import recipe
 
 METRICS = 64  # numbers a client may send along
 
@@ -25,10 +25,9 @@ def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
     """The models the task asks for, of the right shape, and finite numbers everywhere."""
     check_client(upload.client, upload.samples)
     followed = recipe(receipt.recipe)
-    wanted = {"all": receipt.models, "one": (OWN,), "nothing": ()}[followed.sends]
-    if sorted(upload.models) != sorted(wanted):
+    if sorted(upload.models) != sorted(receipt.wanted):
         raise WrongModels(
-            f"recipe {receipt.recipe} sends the models {list(wanted)}",
+            f"recipe {receipt.recipe} sends the models {list(receipt.wanted)}",
             str(sorted(upload.models)),
             "follow the recipe of the task",
         )

@@ -45,7 +45,8 @@ class Task:
     recipe: str = "train"
     settings: Mapping[str, Any] = field(default_factory=dict)
     mixture: Mixture | None = None
-    solo: bool = False  # fold its answer alone, at once, even inside a round
+    solo: bool = False  # fold its answer alone, at once, even inside a round, and answer that at once
+    pause: bool = False  # of a solo task: its answer is not answered; the client waits for a round like all others
     memo: Tree = None  # what the algorithm wants back at the upload; stays on the server
     number: int = 0  # per client, counted from 1, never reused; the engine sets it
     base: int = 0  # the version it was made from; the engine sets it
@@ -80,7 +81,9 @@ class Receipt:
     mixture: Mixture | None = None
     digest: str = ""
     solo: bool = False
+    pause: bool = False
     memo: Tree = None
+    wanted: tuple[str, ...] = ()  # the models its answer holds
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ class Measured:
     receipt: Receipt
     evidence: Evidence = field(default_factory=dict)
     digest: str = ""  # of the upload as it was sent, where it was clipped since
+    given: Mapping[ClusterId, Params] = field(default_factory=dict)  # the task's models, where the algorithm needs them
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,16 @@ class Notebook:
     """What a client keeps between tasks. A training depends on it, so it travels with the client."""
 
     own: Params | None = None  # its personal model
+    mixture: Mixture | None = None  # what it estimated last
+    histogram: tuple[int, ...] = ()  # samples per label when it last looked for its group
+    origin: Params | None = None  # where all directions begin
+    directions: Mapping[ClusterId, Params] = field(default_factory=dict)  # in which way each group set out
+
+    @property
+    def blank(self) -> bool:
+        """Is nothing written in it?"""
+        empty = self.own is None and self.mixture is None and self.origin is None
+        return empty and not self.histogram and not self.directions
 
 
 @dataclass(frozen=True)
@@ -140,8 +154,14 @@ class State:
     members: Mapping[ClientId, Member] = field(default_factory=dict)
     present: int = 0  # members who joined and have not left
     version: int = 0  # how many folds so far
+    rounds: int = 0  # how many of them were the pace's: not those of solo tasks
+    named: int = 0  # how many clusters ever had a name: no name is used twice
     seed: int = 0
     memory: Mapping[str, Tree] = field(default_factory=dict)  # the algorithm's own
+
+    def fresh_names(self, count: int) -> list[ClusterId]:
+        """Names no cluster ever had."""
+        return [f"k{self.named + i}" for i in range(count)]
 
     def rng(self, purpose: str, *more: int) -> np.random.Generator:
         """Randomness of this version, for one purpose."""
@@ -156,6 +176,8 @@ class Step:
     mixtures: Mapping[ClientId, Mixture] = field(default_factory=dict)
     memory: Mapping[str, Tree] = field(default_factory=dict)
     notes: Mapping[str, float] = field(default_factory=dict)  # small named numbers for the log
+    born: Mapping[ClusterId, ClusterId] = field(default_factory=dict)  # child: parent, all of which it copies
+    gone: tuple[ClusterId, ...] = ()  # clusters that are no more, such as a parent after a split
 
 
 @dataclass(frozen=True)
@@ -165,6 +187,7 @@ class Event:
     kind: Literal["join", "upload", "leave", "expiry", "flush", "settings"]
     client: ClientId = ""
     samples: int = 0  # of a join
+    changed: bool = False  # of a join: the client's data are others than before
     number: int = 0  # of the task that expired
     measured: Measured | None = None
     appraisals: Mapping[ClusterId, float] = field(default_factory=dict)
@@ -280,10 +303,12 @@ class Given:
 
 
 class Algorithm(Protocol):
-    """WHAT: pure. No I/O, no clock, no threads, no framework. Subclass it to inherit the two defaults."""
+    """WHAT: pure. No I/O, no clock, no threads, no framework. Subclass it to inherit the defaults."""
 
     name: ClassVar[str]
     buffers: Buffers
+    needs_given: bool = False  # does a fold look at the models a client was given? They are journaled then
+    stands_for: ClassVar[bool] = False  # does cluster k0 stand for the world's k0, and so on?
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         """The state before anybody came; `start` holds one model per cluster of the world."""
@@ -292,6 +317,14 @@ class Algorithm(Protocol):
     def task(self, state: State, client: ClientId) -> Task:
         """What this client is asked to do next."""
         ...
+
+    def draw(self, state: State, client: ClientId) -> Task:
+        """What a client would predict with now, as a task whose recipe says how; nothing is asked of it."""
+        return self.task(state, client)
+
+    def moved(self, state: State, client: ClientId) -> Task | None:
+        """What a waiting client does at once when its data are others than before: a solo task, or nothing."""
+        return None
 
     def measure(self, upload: Upload, given: Given) -> Evidence:
         """State-free and perhaps expensive: it may run in parallel, elsewhere, ahead."""

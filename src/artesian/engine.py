@@ -32,6 +32,7 @@ from artesian.core import (
     Receipt,
     Reply,
     State,
+    Step,
     Task,
     Tree,
     Upload,
@@ -114,7 +115,9 @@ class Coordinator:
         coordinator._check_proxies()
         found = coordinator._appraise({k: c.params for k, c in clusters.items()})
         coordinator._state = replace(
-            coordinator._state, clusters={k: replace(c, loss=found.get(k)) for k, c in clusters.items()}
+            coordinator._state,
+            clusters={k: replace(c, loss=found.get(k)) for k, c in clusters.items()},
+            named=len(clusters),
         )
         return coordinator
 
@@ -147,10 +150,12 @@ class Coordinator:
 
     # the verbs
 
-    def join(self, client: ClientId, samples: int) -> list[Reply]:
-        """A client is here and wants a task. Repeating it is harmless."""
+    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
+        """A client is here and wants a task. Repeating it is harmless; `changed` says that its data are others now."""
         check_client(client, samples)
         member = self._members.get(client, Member(samples, present=False))
+        if member.present and member.receipt is None and client in self._desk.waiting and changed:
+            return self._move(client, samples)
         if member.present and (member.receipt is not None or client in self._desk.waiting):
             return self.recorded(client)
         change = self._change()
@@ -158,6 +163,16 @@ class Coordinator:
         change.state = replace(change.state, present=change.state.present + (not member.present))
         change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
         return self._settle(Event("join", client, samples), change)
+
+    def _move(self, client: ClientId, samples: int) -> list[Reply]:
+        """A waiting client says that its data changed: the algorithm may have something to do for it alone."""
+        draft = self.algorithm.moved(self._shown(self._state, self._desk), client)
+        if draft is None:
+            return []
+        change = self._change()
+        change.members[client] = replace(self._members[client], samples=samples)
+        self._answer(change, (client,), replace(draft, solo=True, pause=True))
+        return self._settle(Event("join", client, samples, changed=True), change)
 
     def upload(self, measured: Measured) -> list[Reply]:
         """A measured upload: [] while a round is open, many replies when it closes."""
@@ -181,8 +196,11 @@ class Coordinator:
         change.desk = replace(change.desk, open=change.desk.open - 1)
         measured = replace(measured, receipt=receipt)
         if receipt.solo:
-            self._fold(change, (measured,))
-            self._answer(change, (client,))
+            self._fold(change, (measured,), solo=True)
+            if receipt.pause:
+                change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
+            else:
+                self._answer(change, (client,))
         else:
             desk = change.desk
             pending, waiting = (*desk.pending, measured), (*desk.waiting, client)
@@ -252,7 +270,7 @@ class Coordinator:
     def _redo(self, event: Event) -> list[Reply]:
         match event.kind:
             case "join":
-                return self.join(event.client, event.samples)
+                return self.join(event.client, event.samples, event.changed)
             case "upload":
                 assert event.measured is not None
                 return self.upload(event.measured)
@@ -288,15 +306,14 @@ class Coordinator:
         """Look at an admitted upload, clipped where that is asked for. Touches no state, so it may run anywhere."""
         sent, upload = upload, self._clipped(upload)
         evidence = self.algorithm.measure(upload, Given(receipt, self.proxies))
-        return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)))
+        given = self._task_of(upload).models if self.algorithm.needs_given else {}
+        return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)), given)
 
     def _clipped(self, upload: Upload) -> Upload:
         """The upload, its models no further than `clip` from those that were given."""
         if self.clip is None or not upload.models:
             return upload
-        task = self._given.get(upload.client)
-        if task is None or task.number != upload.number:
-            raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
+        task = self._task_of(upload)
         layout, delta = self._state.layout, bool(task.settings.get("delta"))
         blend = None if delta or set(upload.models) <= set(task.models) else self._blend(task, upload)
         models = {
@@ -305,6 +322,13 @@ class Coordinator:
         }
         same = all(models[k] is params for k, params in upload.models.items())
         return upload if same else replace(upload, models=models)
+
+    def _task_of(self, upload: Upload) -> Task:
+        """The open task an upload answers."""
+        task = self._given.get(upload.client)
+        if task is None or task.number != upload.number:
+            raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
+        return task
 
     def _blend(self, task: Task, upload: Upload) -> Params:
         """Where a client began that trained one model from several."""
@@ -322,8 +346,8 @@ class Coordinator:
         return [Reply(client, task)] if task is not None else []
 
     def preview(self, client: ClientId) -> Task:
-        """What this client would be asked now; nothing is given out."""
-        return self.algorithm.task(self._shown(self._state, self._desk), client)
+        """What this client would predict with now; nothing is given out."""
+        return self.algorithm.draw(self._shown(self._state, self._desk), client)
 
     def _shown(self, state: State, desk: Desk) -> State:
         """The state as tasks may show it."""
@@ -366,23 +390,31 @@ class Coordinator:
                 del self._given[client]
         return change.replies
 
-    def _fold(self, change: _Change, measured: Sequence[Measured]) -> None:
+    def _fold(self, change: _Change, measured: Sequence[Measured], solo: bool = False) -> None:
         state = change.state
         step = self.algorithm.fold(state, measured)
         version = state.version + 1
         changed = {k: self._finished(state, k, params) for k, params in step.clusters.items()}
         losses = self._appraise(changed)
-        clusters = dict(state.clusters)
+        clusters = _split(state.clusters, step)
         for k, params in changed.items():
             updates = clusters[k].updates + 1 if k in clusters else 0
             clusters[k] = Cluster(params, version, updates, losses.get(k))
         for client, mixture in step.mixtures.items():
             change.members[client] = replace(state.members[client], mixture=dict(mixture))
         memory = {**state.memory, **_sealed(step.memory)} if step.memory else state.memory
-        change.state = replace(state, clusters=clusters, version=version, memory=memory)
+        change.state = replace(
+            state,
+            clusters=clusters,
+            version=version,
+            rounds=state.rounds + (not solo),
+            named=state.named + len(set(clusters) - set(state.clusters)),
+            memory=memory,
+        )
         change.appraisals.update(losses)
         change.notes.update(step.notes)
-        self._publish(change, state.clusters, changed, measured)
+        self._publish(change, _split(state.clusters, step), changed, measured)
+        _hand_down(change, step)
 
     def _publish(
         self,
@@ -422,12 +454,12 @@ class Coordinator:
             raise NotFinite("a cluster's loss on its proxy set is finite", str(found), "train at a lower rate")
         return found
 
-    def _answer(self, change: _Change, clients: Sequence[ClientId]) -> None:
+    def _answer(self, change: _Change, clients: Sequence[ClientId], draft: Task | None = None) -> None:
         chosen = set(clients)
         assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
             member = change.state.members[client]
-            task = self._number(self._shown(change.state, change.desk), client, member.number + 1)
+            task = self._number(self._shown(change.state, change.desk), client, member.number + 1, draft)
             change.members[client] = replace(member, receipt=_receipt(task), number=task.number)
             change.tasks[client] = task
             change.replies.append(Reply(client, task))
@@ -435,8 +467,8 @@ class Coordinator:
         desk = change.desk
         change.desk = replace(desk, open=desk.open + len(chosen), waiting=waiting, given=desk.given + len(chosen))
 
-    def _number(self, state: State, client: ClientId, number: int) -> Task:
-        draft = self.algorithm.task(state, client)
+    def _number(self, state: State, client: ClientId, number: int, draft: Task | None) -> Task:
+        draft = draft or self.algorithm.task(state, client)
         recipe(draft.recipe)
         settings = {**self.plan, **draft.settings, "seed": derive(state.seed, client, number)}
         return replace(draft, number=number, base=state.version, settings=settings)
@@ -475,6 +507,34 @@ def _sealed(tree: Tree) -> Tree:
     return seal(tree) if isinstance(tree, np.ndarray) else tree
 
 
+def _split(clusters: Mapping[ClusterId, Cluster], step: Step) -> dict[ClusterId, Cluster]:
+    """The clusters once children are born, with the model and the counters of their parent, and others are gone."""
+    born = {child: replace(clusters[parent], loss=None) for child, parent in step.born.items()}
+    return {k: cluster for k, cluster in {**clusters, **born}.items() if k not in step.gone}
+
+
+def _hand_down(change: _Change, step: Step) -> None:
+    """What tasks show of a parent, they show of its children; what is gone is not shown."""
+    published, changed_by = dict(change.desk.published), dict(change.desk.changed_by)
+    for child, parent in step.born.items():
+        if parent in published and child not in published:
+            published[child], changed_by[child] = published[parent], changed_by[parent]
+    for k in step.gone:
+        published.pop(k, None)
+        changed_by.pop(k, None)
+    change.desk = replace(change.desk, published=published, changed_by=changed_by)
+
+
 def _receipt(task: Task) -> Receipt:
-    mark = digest(to_tree(task))
-    return Receipt(task.number, task.base, task.recipe, tuple(task.models), task.mixture, mark, task.solo, task.memo)
+    return Receipt(
+        number=task.number,
+        base=task.base,
+        recipe=task.recipe,
+        models=tuple(task.models),
+        mixture=task.mixture,
+        digest=digest(to_tree(task)),
+        solo=task.solo,
+        pause=task.pause,
+        memo=task.memo,
+        wanted=recipe(task.recipe).sends(task),
+    )

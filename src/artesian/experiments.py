@@ -38,7 +38,7 @@ VERBS = {
     "world": ("names", "visit", "proxies", "tests"),
     "model": ("layout", "start", "learner"),
 }  # what each kind of value must have at least
-NUMBERS = ("uploads", "evaluate_every", "snapshot_every")
+NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every")
 OPTIONS = ("device", "loss", "task", "share", "frozen", "shape", "scale")  # of a torch model, beside its network's own
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start")
 SERVING = ("federation", "server")  # of interest only where the experiment is served

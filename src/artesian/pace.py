@@ -34,25 +34,33 @@ class Rounds:
     """Synchronous: once `quorum` clients wait, a cohort of `size` is drawn; when the last of it has uploaded,
     left or run out of `patience`, one fold closes the round."""
 
-    size: int
+    size: int | None  # None: everybody who waits
     quorum: int | None = None  # None: as many as the cohort
     patience: float | None = None
     select: Select | None = None  # None: uniformly, from (seed, version)
+    first: int | None = None  # how many must wait before the very first round; None: the quorum
 
     def __post_init__(self) -> None:
-        if self.size < 1 or (self.quorum is not None and self.quorum < 1):
-            raise ValueError(f"a round needs one client at least, not size {self.size}, quorum {self.quorum}")
+        for name in ("size", "quorum", "first"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"a round needs one client at least, not {name} {number}")
         _check_patience(self.patience)
 
     def folds(self, desk: Desk) -> bool:
         return bool(desk.pending) and desk.open == 0
 
     def answers(self, desk: Desk, state: State) -> Sequence[ClientId]:
-        if desk.open or desk.pending or len(desk.waiting) < (self.quorum or self.size):
+        wanted = self.quorum or self.size or 1
+        if desk.given == 0:
+            wanted = max(wanted, self.first or 0)
+        if desk.open or desk.pending or len(desk.waiting) < wanted:
             return ()
         ready = sorted(desk.waiting)
         if self.select is not None:
             return self.select(state, ready)
+        if self.size is None:
+            return ready
         chosen = state.rng("cohort", desk.given).choice(len(ready), min(self.size, len(ready)), replace=False)
         return [ready[i] for i in sorted(chosen.tolist())]
 

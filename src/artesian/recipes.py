@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from artesian.errors import SettingError, WrongModels, nearest
 from artesian.params import Layout, Params, combine, minus
 
 OWN = "own"  # what a client calls the one model it trained from several
+ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Recipe:
 
     fit: Callable[[Layout, ClientId, Task, Learner, Notebook], Fit]
     use: Callable[[Layout, Task, Notebook], Ensemble]
-    sends: Literal["nothing", "all", "one"]  # which models come back: the task's, or one under the name OWN
+    sends: Callable[[Task], tuple[str, ...]]  # the names of the models that come back
     estimates: bool = False  # the client tells its mixture
 
 
@@ -102,10 +102,25 @@ def _only(task: Task) -> Params:
     return given
 
 
+def nothing(task: Task) -> tuple[str, ...]:
+    """No model is sent."""
+    return ()
+
+
+def all_given(task: Task) -> tuple[str, ...]:
+    """Every model of the task is sent back."""
+    return tuple(task.models)
+
+
+def own_only(task: Task) -> tuple[str, ...]:
+    """One model is sent, the client's own; none where only an estimate is asked for."""
+    return () if task.settings.get(ESTIMATE_ONLY) else (OWN,)
+
+
 RECIPES: dict[str, Recipe] = {
-    "alone": Recipe(fit_alone, use_alone, sends="nothing"),
-    "train": Recipe(fit_train, use_train, sends="all"),
-    "soft": Recipe(fit_soft, use_soft, sends="one", estimates=True),
+    "alone": Recipe(fit_alone, use_alone, nothing),
+    "train": Recipe(fit_train, use_train, all_given),
+    "soft": Recipe(fit_soft, use_soft, own_only, estimates=True),
 }
 
 

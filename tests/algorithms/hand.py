@@ -44,7 +44,7 @@ def state(
         for i, params in enumerate(models)
     }
     members = {f"c{i}": Member(1) for i in range(clients)}
-    return State(layout(len(models[0])), clusters, members, clients, version, 0, memory or {})
+    return State(layout(len(models[0])), clusters, members, clients, version, named=len(clusters), memory=memory or {})
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,10 @@ class Mirrored:
         self.http = httpx.Client(base_url=url, timeout=30)
         self.compared = 0
 
-    def join(self, client, samples):
-        self.send("PUT", f"/v1/clients/{client}", self.token, json={"samples": samples, "secret": SECRET})
-        return self.same(self.direct.join(client, samples))
+    def join(self, client, samples, changed=False):
+        body = {"samples": samples, "changed": changed, "secret": SECRET}
+        self.send("PUT", f"/v1/clients/{client}", self.token, json=body)
+        return self.same(self.direct.join(client, samples, changed))
 
     def upload(self, upload):
         self.send("PUT", f"/v1/clients/{upload.client}/uploads/{upload.number}", content=encode("upload", upload))

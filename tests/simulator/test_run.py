@@ -181,8 +181,18 @@ def test_a_run_nobody_can_go_on_with_says_so() -> None:
     fleet = Fleet("latency", 1, leave_share=1.0, leave_by=5)
     with pytest.raises(Stalled, match=r"of 60 uploads with 0 clients"):
         simulate(toy(fleet=fleet))
-    with pytest.raises(Stalled, match="clients_per_round"):
+
+
+def test_a_cohort_larger_than_the_fleet_is_refused_before_the_run() -> None:
+    with pytest.raises(SettingError, match="fits into the fleet: got 7 of 6 clients; lower clients_per_round"):
         simulate(toy(FedAvg(clients_per_round=7)))
+
+
+def test_a_run_may_be_measured_in_rounds() -> None:
+    seen = []
+    run = simulate(replace(toy(FedAvg(clients_per_round=3)), rounds=4), progress=seen.append)
+    assert (run.summary["rounds"], run.summary["uploads"], run.summary["estimates"]) == (4, 12, 0)
+    assert (seen[-1].uploads, seen[-1].total) == (4, 4)
 
 
 def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:

@@ -52,6 +52,7 @@ class CDFL(Algorithm):
     """Estimate on the server, answer with one blended model."""
 
     name: ClassVar[str] = "cdfl"
+    stands_for: ClassVar[bool] = True
     beta0: float = 0.025  # beta_0, the largest step of a cluster towards an upload
     a: float = 10.0  # a of the staleness weight
     b: float = 5.0  # b of the staleness weight: fresh is strictly below it

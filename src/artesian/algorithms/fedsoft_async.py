@@ -29,6 +29,7 @@ class FedSoftAsync(Algorithm):
     """The client estimates, the server moves every cluster by its share, all clusters travel."""
 
     name: ClassVar[str] = "fedsoft-async"
+    stands_for: ClassVar[bool] = True
     beta0: float = 0.025  # beta_0, the largest step of a cluster towards an upload
     a: float = 10.0  # a of the staleness weight
     b: float = 5.0  # b of the staleness weight: fresh is strictly below it

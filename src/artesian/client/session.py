@@ -84,12 +84,15 @@ class Session:
             self._layout = _layout(_read(path))
         return self._layout
 
-    def task(self, samples: int = 0, wait: float = 30.0) -> Task | None:
-        """The open task, joining if need be and waiting for a round so long; None if there is none yet."""
+    def task(self, samples: int = 0, wait: float = 30.0, changed: bool = False) -> Task | None:
+        """The open task, joining if need be and waiting for a round so long; None if there is none yet.
+
+        `changed` tells that the client's data are others than before: some methods look for its group again at once.
+        """
         joined = (self.home / "joined").exists()
-        answer = self._ask_for_task(0) if joined else self._join(samples)
+        answer = self._ask_for_task(0) if joined else self._join(samples, changed)
         if joined and answer.status_code == 204:
-            answer = self._join(samples)  # withdrawn meanwhile, perhaps: say again that we are here
+            answer = self._join(samples, changed)  # withdrawn meanwhile, perhaps: say again that we are here
         if answer.status_code in (202, 204) and wait:
             answer = self._ask_for_task(wait)
         return self._given(answer)
@@ -99,12 +102,13 @@ class Session:
         begun = (self.home / "spool").exists()
         return self._send(self._save(Spool(upload, self._notebook())), begun)
 
-    def refresh(self, learner: Learner, *, wait: float = 30.0) -> Ensemble:
+    def refresh(self, learner: Learner, *, wait: float = 30.0, changed: bool = False) -> Ensemble:
         """Train by the task's recipe, upload, and return what to predict with now.
 
-        Without a task (a round is still open) it is what the client has.
+        Without a task (a round is still open) it is what the client has. `changed` tells that its data are others
+        than before.
         """
-        task = self.task(learner.samples, wait)
+        task = self.task(learner.samples, wait, changed)
         if task is None:
             return self.held()
         spool = self._spool()
@@ -172,8 +176,8 @@ class Session:
     def _path(self) -> str:
         return f"/v1/clients/{quote(self.client, safe='')}"
 
-    def _join(self, samples: int) -> httpx.Response:
-        body = {"samples": samples, "secret": self._secret}
+    def _join(self, samples: int, changed: bool) -> httpx.Response:
+        body = {"samples": samples, "changed": changed, "secret": self._secret}
         answer = self.transport.send("PUT", self._path(), self.token, json=body)
         write_file(self.home / "joined", b"")
         return answer
@@ -203,7 +207,7 @@ class Session:
 
     def _taken(self, spool: Spool) -> None:
         """The server has it: what the training left behind counts from now on."""
-        if spool.notebook.own is not None:
+        if not spool.notebook.blank:
             write_file(self.home / "notebook", encode("notebook", spool.notebook))
         self._drop_spool()
 

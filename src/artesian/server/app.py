@@ -97,13 +97,13 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         """Join, or say again that one is here; the answer is the task, or 202 until a round begins."""
         if guard:
             guard.enrolment(_credential(request))
-        samples, secret = _joining(await intake.receive_small(request.stream()), guard is not None)
+        samples, changed, secret = _joining(await intake.receive_small(request.stream()), guard is not None)
         check_client(client, samples)
         if guard:
             await service.run(lambda: guard.admit(client, secret))
         async with AsyncExitStack() as held:
             await held.enter_async_context(intake.room(intake.model * models(client)))
-            return await answer(client, await service.join(client, samples), 202, held)
+            return await answer(client, await service.join(client, samples, changed), 202, held)
 
     @app.get("/v1/clients/{client}/task", **described("task"))
     async def task(client: str, request: Request, wait: Seconds = "0") -> Response:
@@ -325,15 +325,15 @@ def _credential(request: Request) -> str:
     return text.strip()
 
 
-def _joining(data: bytes, guarded: bool) -> tuple[int, str]:
-    """The number of samples and, behind a guard, the secret."""
+def _joining(data: bytes, guarded: bool) -> tuple[int, bool, str]:
+    """The number of samples, whether the data are others than before and, behind a guard, the secret."""
     try:
         body = json.loads(data)
-        secret = body["secret"] if guarded else ""
-        if not isinstance(secret, str):
-            raise TypeError("a secret is a text")
-        return body["samples"], secret
-    except (ValueError, KeyError, TypeError, RecursionError):
+        secret, changed = body["secret"] if guarded else "", body.get("changed", False)
+        if not isinstance(secret, str) or not isinstance(changed, bool):
+            raise TypeError("a secret is a text, and changed true or false")
+        return body["samples"], changed, secret
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         wanted = '{"samples": n, "secret": "..."}' if guarded else '{"samples": n}'
         raise BadClient(f"a join says {wanted}", "no such JSON", "send it") from None
 

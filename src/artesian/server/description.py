@@ -38,6 +38,7 @@ JOIN = {
     "required": ["samples", "secret"],
     "properties": {
         "samples": {"type": "integer", "minimum": 0, "maximum": (1 << 53) - 1},
+        "changed": {"type": "boolean", "description": "are the client's data others than before?"},
         "secret": {"type": "string", "minLength": 16, "maxLength": 200, "pattern": "^[ -~]*$"},
     },
 }

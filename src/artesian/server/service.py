@@ -74,9 +74,9 @@ class Service:
         coordinator.adopt(federation.settings)  # an event of its own where they are not those of before
         return service
 
-    async def join(self, client: ClientId, samples: int) -> Task | None:
+    async def join(self, client: ClientId, samples: int, changed: bool = False) -> Task | None:
         """The client's task, or None until a round begins."""
-        return self._own(client, await self._write(lambda: self.coordinator.join(client, samples)))
+        return self._own(client, await self._write(lambda: self.coordinator.join(client, samples, changed)))
 
     async def upload(self, upload: Upload) -> Task | None:
         """Admit, measure beside other uploads, fold; the next task, or None while a round is open."""

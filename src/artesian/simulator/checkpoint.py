@@ -23,7 +23,8 @@ class Flight:
 class Totals:
     """The plain numbers of a run."""
 
-    uploads: int = 0
+    uploads: int = 0  # that brought a training
+    estimates: int = 0  # that brought only a mixture
     bytes_up: int = 0
     bytes_down: int = 0
     late: int = 0  # uploads that came after their task had expired

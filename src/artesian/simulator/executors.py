@@ -47,7 +47,7 @@ class Done:
     """What a training gave."""
 
     fit: Fit
-    before: float  # score of what the client trained, on its own test data
+    before: float | None  # score of what the client trained, on its own test data; None: it only estimated
     mixture: Mixture  # the true one of its data
 
 
@@ -64,6 +64,8 @@ class Place:
         visit = self.world.visit(self.seed, job.client, job.cycle)
         learner = self.model.learner(visit.train.x, visit.train.y)
         fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
+        if not fit.trained:
+            return Done(fit, None, visit.mixture)
         test = self.model.learner(visit.test.x, visit.test.y)
         return Done(fit, test.score(fit.trained), visit.mixture)
 

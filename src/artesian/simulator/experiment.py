@@ -25,21 +25,40 @@ class Experiment:
     training: Plan = field(default_factory=Plan)
     start: Start = field(default_factory=Start)
     uploads: int = 1000
+    rounds: int | None = None  # with it, the run lasts so many rounds instead of so many uploads
     name: str = "own"
     evaluate_every: int = 20  # uploads between two looks at the clusters
     snapshot_every: int = 200  # uploads between two snapshots, where there is a run folder
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "evaluate_every", "snapshot_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: it is counted from 1 on")
+        for name in ("uploads", "rounds", "evaluate_every", "snapshot_every"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ValueError(f"{name} = {number}: it is counted from 1 on")
 
     def planned(self) -> Self:
-        """The same, with an algorithm that knows how long the run is meant to last."""
-        wants = any(f.name == "horizon" for f in _fields(self.algorithm))
-        if not wants or getattr(self.algorithm, "horizon", None) is not None:
-            return self
-        return replace(self, algorithm=replace(self.algorithm, horizon=self.uploads))  # type: ignore[type-var]
+        """The same, with an algorithm that knows how long the run is meant to last and how many come to its start."""
+        self._check_cohort()
+        known = {"horizon": self.rounds or self.uploads, "first_round": self._early()}
+        wanted = {f.name for f in _fields(self.algorithm)} & set(known)
+        told = {name: known[name] for name in wanted if getattr(self.algorithm, name) is None}
+        return replace(self, algorithm=replace(self.algorithm, **told)) if told else self  # type: ignore[type-var]
+
+    def _early(self) -> int:
+        """How many clients are there from the start."""
+        clients = len(self.world.names)
+        return max(1, clients - round(self.fleet.late_share * clients))
+
+    def _check_cohort(self) -> None:
+        """A world has clients, and as many as a round waits for."""
+        clients, pace = len(self.world.names), self.algorithm.pace()
+        if not clients:
+            raise SettingError("a world has one client at least", "none", "raise its number of clients")
+        wanted = getattr(pace, "quorum", None) or getattr(pace, "size", None) or 1
+        if wanted > clients:
+            raise SettingError(
+                "a round's cohort fits into the fleet", f"{wanted} of {clients} clients", "lower clients_per_round"
+            )
 
     def describe(self) -> dict[str, Any]:
         """The resolved configuration as JSON values."""
@@ -53,7 +72,7 @@ class Experiment:
     def _describe(self) -> dict[str, Any]:
         parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
         tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start")}
-        numbers = {n: getattr(self, n) for n in ("name", "uploads", "evaluate_every", "snapshot_every")}
+        numbers = {n: getattr(self, n) for n in ("name", "uploads", "rounds", "evaluate_every", "snapshot_every")}
         return numbers | parts | tables
 
     @property

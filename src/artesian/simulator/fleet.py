@@ -77,11 +77,11 @@ class Habits:
             return None
         return self.joins_at(client) + float(generator(self.seed, "leave", client).uniform(0, self.fleet.leave_by))
 
-    def finishes_at(self, client: ClientId, number: int, now: float) -> float:
-        """When a training begun now is done."""
+    def finishes_at(self, client: ClientId, number: int, now: float, work: float = 1.0) -> float:
+        """When a training begun now is done; `work` is its share of a usual one."""
         if self.fleet.schedule == "uniform":
             return float(self._next_turn(client, now))
-        return now + self._duration(client, number)
+        return now + self._duration(client, number) * work
 
     def _duration(self, client: ClientId, number: int) -> float:
         fleet, duration = self.fleet, self.fleet.latency

@@ -14,7 +14,7 @@ class Link(Protocol):
 
     @property
     def coordinator(self) -> Coordinator: ...
-    def join(self, client: ClientId, samples: int) -> list[Reply]: ...
+    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]: ...
     def upload(self, upload: Upload) -> list[Reply]: ...
     def leave(self, client: ClientId) -> list[Reply]: ...
     def expire(self, client: ClientId, number: int) -> list[Reply]: ...
@@ -26,8 +26,8 @@ class Direct:
 
     coordinator: Coordinator
 
-    def join(self, client: ClientId, samples: int) -> list[Reply]:
-        return self.coordinator.join(client, samples)
+    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
+        return self.coordinator.join(client, samples, changed)
 
     def upload(self, upload: Upload) -> list[Reply]:
         return self.coordinator.receive(upload)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artesian.core import ClientId, ClusterId, Event, Notebook, Reply
+from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Reply
 from artesian.engine import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
+from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
@@ -24,12 +25,14 @@ from artesian.simulator.result import Run
 from artesian.simulator.start import proxy_learners
 from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
 
+STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
+
 
 @dataclass(frozen=True)
 class Progress:
     """How far a run is."""
 
-    uploads: int
+    uploads: int  # or rounds, where the run is measured in them
     total: int
     accuracy: float | None  # mean score of what clients drew back last
 
@@ -84,7 +87,7 @@ class Simulation:
         self.executor: Executor = executor(self.place, self.workers)
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
-                while self.totals.uploads < self.experiment.uploads:
+                while self._done() < self._planned:
                     uploaded = self._next()
                     due = uploaded and self._due(self.experiment.snapshot_every)
                     if self.folder and (due or interruption.asked):
@@ -95,6 +98,13 @@ class Simulation:
         finally:
             self.executor.close()
         return self._result(began)
+
+    @property
+    def _planned(self) -> int:
+        return self.experiment.rounds or self.experiment.uploads
+
+    def _done(self) -> int:
+        return self.coordinator.state.rounds if self.experiment.rounds else self.totals.uploads
 
     def _due(self, every: int) -> bool:
         return self.totals.uploads % every == 0
@@ -107,7 +117,7 @@ class Simulation:
             state, desk = self.coordinator.state, self.coordinator.desk
             raise Stalled(
                 "a run goes on while somebody can upload",
-                f"{self.totals.uploads} of {self.experiment.uploads} uploads with {state.present} clients "
+                f"{self._done()} of {self._planned} {self._unit} with {state.present} clients "
                 f"present and {len(desk.waiting)} waiting",
                 "let fewer clients leave, or lower clients_per_round",
             )
@@ -122,9 +132,34 @@ class Simulation:
                 return self._finish_training(moment)
         return False
 
-    def _join(self, client: ClientId) -> None:
-        visit = self.world.visit(self.seed, client, self.cycles.get(client, 0))
-        self._settle(lambda: self.link.join(client, len(visit.train)))
+    @property
+    def _unit(self) -> str:
+        return "rounds" if self.experiment.rounds else "uploads"
+
+    def _cycle(self, client: ClientId) -> int:
+        """Which of its data a client has now: by its own trainings, or by the turn of the world."""
+        if getattr(self.world, "turns", "client") == "client":
+            return self.cycles.setdefault(client, 0)
+        return self._turn()
+
+    def _turn(self) -> int:
+        """The turn of the world: a round each, or as many folds as the world says where there are none."""
+        rounds = self.coordinator.state.rounds
+        return rounds if isinstance(self.coordinator.pace, Rounds) else rounds // STREAM_TURN
+
+    def _join(self, client: ClientId, changed: bool = False) -> None:
+        visit = self.world.visit(self.seed, client, self._cycle(client))
+        self._settle(lambda: self.link.join(client, len(visit.train), changed))
+
+    def _tell_changes(self, turn: int) -> None:
+        """Whoever waits and has other data since that turn says so, where the algorithm cares."""
+        if getattr(self.world, "turns", "client") == "client" or turn == self._turn():
+            return
+        if type(self.experiment.algorithm).moved is Algorithm.moved:
+            return
+        for client in sorted(self.coordinator.desk.waiting):
+            if self.world.changed(self.seed, client, turn, self._turn()):  # type: ignore[attr-defined]
+                self._join(client, changed=True)
 
     def _leave(self, client: ClientId) -> None:
         flight = self.flights.pop(client, None)
@@ -150,7 +185,7 @@ class Simulation:
             self._join(client)
             return False
         self._late_in_a_row = 0
-        return True
+        return bool(done.fit.trained)
 
     def _come_late(self, done: Done) -> None:
         sent = self.totals.bytes_up + _bytes(done.fit.upload.models)
@@ -166,15 +201,18 @@ class Simulation:
     def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
         late = self.coordinator.state.version - flight.task.base
         self._settle(lambda: self._send(client, flight, done, late))
-        if self._due(self.experiment.evaluate_every):
+        if done.fit.trained and self._due(self.experiment.evaluate_every):
             self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
         if self.progress:
-            self.progress(Progress(self.totals.uploads, self.experiment.uploads, self.watch.accuracy()))
+            self.progress(Progress(self._done(), self._planned, self.watch.accuracy()))
 
     def _send(self, client: ClientId, flight: Flight, done: Done, late: int) -> list[Reply]:
         upload = done.fit.upload
         replies = self.link.upload(upload)
         sent = self.totals.bytes_up + _bytes(upload.models)
+        if done.before is None:  # it told a mixture and brought no training
+            self.totals = replace(self.totals, estimates=self.totals.estimates + 1, bytes_up=sent)
+            return replies
         self.totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
         self.watch.note(
             Entry(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
@@ -183,7 +221,7 @@ class Simulation:
 
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:
         """After any verb: new tasks begin, and whoever's upload was folded or answered is scored."""
-        version = self.coordinator.state.version
+        version, turn = self.coordinator.state.version, self._turn()
         replies = verb()
         folded = self.coordinator.state.version > version
         if folded:
@@ -191,13 +229,16 @@ class Simulation:
         self._start(replies)
         if self.watch.entries and (folded or replies):
             self.watch.score(self.coordinator, self.notebooks, replies)
+        if folded:
+            self._tell_changes(turn)
 
     def _start(self, replies: list[Reply]) -> None:
         """Clients with a new task begin to train."""
         patience = self.coordinator.pace.patience
         for client, task in ((reply.client, reply.task) for reply in replies):
-            self.flights[client] = Flight(task, self.cycles.setdefault(client, 0))
-            done_at = self.habits.finishes_at(client, task.number, self.clock.now)
+            self.flights[client] = Flight(task, self._cycle(client))
+            work = float(task.settings.get("work", 1.0))
+            done_at = self.habits.finishes_at(client, task.number, self.clock.now, work)
             self.clock.at(done_at, "finish", client, task.number)
             if patience is not None:
                 self.clock.at(self.clock.now + patience, "patience", client, task.number)
@@ -210,7 +251,7 @@ class Simulation:
         """Hand the executor the trainings that are wanted next."""
         if not self.executor.ahead:
             return
-        left = self.experiment.uploads - self.totals.uploads
+        left = self.executor.ahead if self.experiment.rounds else self.experiment.uploads - self.totals.uploads
         for moment in self.clock.upcoming(min(self.executor.ahead, left)):
             flight = self.flights.get(moment.client)
             if moment.kind == "finish" and flight is not None and flight.task.number == moment.number:
@@ -337,9 +378,12 @@ class Simulation:
             "settings": self.experiment.digest[:8],
             "seed": self.seed,
             "uploads": totals.uploads,
+            "rounds": self.coordinator.state.rounds,
+            "estimates": totals.estimates,
             **self.watch.summary(self.coordinator, totals.uploads),
             "bytes_up": totals.bytes_up,
             "bytes_down": totals.bytes_down,
+            "transfers": (totals.bytes_up + totals.bytes_down) / (4 * self.coordinator.state.layout.size),
             "virtual_time": self.clock.now,
             "versions": self.coordinator.state.version,
             "late_uploads": totals.late,

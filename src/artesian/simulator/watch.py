@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Learner, Mixture, Notebook, Reply, Task
+from artesian.core import ClientId, Cluster, ClusterId, Learner, Mixture, Notebook, Reply, Task
 from artesian.engine import Coordinator
 from artesian.recipes import recipe
 from artesian.simulator.executors import Place
@@ -53,7 +53,7 @@ class Watch:
         self.tests: dict[ClusterId, Learner] = {
             k: place.model.learner(s.x, s.y) for k, s in place.world.tests(place.seed).items()
         }
-        self._seen: dict[ClusterId, tuple[int, float]] = {}  # version and score of the last look
+        self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, float]] = {}  # version and score of the last look
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
 
@@ -66,20 +66,25 @@ class Watch:
         """Score what the uploaders draw back: the answer, or what they would be given now."""
         answered = {reply.client: reply.task for reply in replies}
         for entry in self.entries:
-            task = answered.get(entry.client) or coordinator.preview(entry.client)
+            task = answered.get(entry.client)
+            if task is None or task.solo:
+                task = coordinator.preview(entry.client)
             self._enter(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
         self.entries = []
 
     def look(self, coordinator: Coordinator, upload: int, time: float) -> None:
-        """Score every cluster on the test images of its own distribution; a lone model on all of them."""
+        """Score, on each distribution's test data, the cluster that stands for it, or the best of all."""
         clusters = coordinator.state.clusters
         for name, test in self.tests.items():
-            cluster = clusters.get(name) or next(iter(clusters.values()))
-            version, score = self._seen.get(name, (-1, 0.0))
-            if version != cluster.updated:
-                score = test.score(((1.0, cluster.params),))
-                self._seen[name] = cluster.updated, score
-            self.looks.add(upload, time, name, score)
+            shown = {name: clusters[name]} if coordinator.algorithm.stands_for and name in clusters else clusters
+            self.looks.add(upload, time, name, max(self._look(name, test, k, c) for k, c in shown.items()))
+
+    def _look(self, name: ClusterId, test: Learner, k: ClusterId, cluster: Cluster) -> float:
+        version, score = self._seen.get((name, k), (-1, 0.0))
+        if version != cluster.updated:
+            score = test.score(((1.0, cluster.params),))
+            self._seen[name, k] = cluster.updated, score
+        return score
 
     def accuracy(self) -> float | None:
         """The mean score of what clients drew back last."""
@@ -107,7 +112,7 @@ class Watch:
         after = test.score(recipe(task.recipe).use(place.model.layout, task, notebook))
         self._total += after - self._newest.get(client, 0.0)
         self._newest[client] = after
-        found = coordinator.state.members[client].mixture
+        found = coordinator.state.members[client].mixture if coordinator.algorithm.stands_for else None
         if found is not None:
             self.found[client] = found
         even = {k: 1 / len(self.tests) for k in self.tests}

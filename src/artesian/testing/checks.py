@@ -39,7 +39,7 @@ def check_algorithm(algorithm: Algorithm, *, only: str | None = None, model: Mod
 
 def _federation(algorithm: Algorithm, model: Model, **options: Any) -> Federation:
     pace = algorithm.pace()
-    size = pace.size + 2 if isinstance(pace, Rounds) else 4
+    size = (pace.size or 2) + 2 if isinstance(pace, Rounds) else 4
     federation = Federation(algorithm, **{"clients": max(4, size), "model": model, **options})
     federation.join_all()
     return federation

@@ -29,8 +29,9 @@ class InProcess:
         transport = httpx.ASGITransport(app=create_app(self._service), raise_app_exceptions=True)
         self._http = httpx.AsyncClient(transport=transport, base_url="http://in-process")
 
-    def join(self, client: ClientId, samples: int) -> list[Reply]:
-        return self._answers(client, self._send("PUT", f"/v1/clients/{client}", json={"samples": samples}))
+    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
+        body = {"samples": samples, "changed": changed}
+        return self._answers(client, self._send("PUT", f"/v1/clients/{client}", json=body))
 
     def upload(self, upload: Upload) -> list[Reply]:
         path = f"/v1/clients/{upload.client}/uploads/{upload.number}"

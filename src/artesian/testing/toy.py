@@ -151,7 +151,7 @@ class Federation:
         """What a coordinator of this federation is made with."""
         proxies: dict[ClusterId, Learner] = {k: self.model.learner(s.x, s.y) for k, s in self.world.proxies(0).items()}
         pace = self.algorithm.pace()
-        if isinstance(pace, Rounds) and pace.size > self.clients:
+        if isinstance(pace, Rounds) and (pace.size or 0) > self.clients:
             pace = replace(pace, size=self.clients, quorum=None)
         return {"proxies": proxies, "pace": pace, "record": self.record}
 
