@@ -6,13 +6,14 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
 import httpx
 import pytest
 
 from artesian.algorithms import ALGORITHMS
 from artesian.codec import encode
-from artesian.core import Reply
+from artesian.core import Model, Reply
 from artesian.server.app import decode_task, encode_task
 from artesian.server.federation import Federation
 from artesian.server.service import Service
@@ -27,21 +28,32 @@ CLIENTS, SECRET = 12, "a secret for everybody"
 APP = """
 import os
 from test_loopback import federation
-federation = federation(os.environ["ALGORITHM"])
+federation = federation(os.environ["ALGORITHM"], os.environ["MODEL"])
 """
+BOTH = [(name, "toy") for name in sorted(ALGORITHMS)] + [
+    (name, "torch") for name in ("cdfl", "fedbuff", "fedsoft-async") if find_spec("torch")
+]  # with a network of BatchNorm and dropout: one algorithm for each recipe
 
 
-def experiment(name: str) -> Experiment:
+def model_of(kind: str) -> Model:
+    if kind == "toy":
+        return ToyModel()
+    from test_torch_conformance import MODEL
+
+    return MODEL
+
+
+def experiment(name: str, kind: str = "toy") -> Experiment:
     fleet = Fleet("latency", 1, 4, leave_share=0.3, leave_by=3, return_after=2)
-    return Experiment(ToyWorld(CLIENTS), ToyModel(), ALGORITHMS[name](), fleet=fleet, uploads=40).planned()
+    return Experiment(ToyWorld(CLIENTS), model_of(kind), ALGORITHMS[name](), fleet=fleet, uploads=40).planned()
 
 
-def federation(name: str) -> Federation:
+def federation(name: str, kind: str) -> Federation:
     """What the simulator begins with, as a server would."""
-    planned = experiment(name)
+    planned = experiment(name, kind)
     model, samples = planned.model, planned.world.proxies(0)
     proxies = {k: model.learner(s.x, s.y) for k, s in samples.items()}
-    start = [c.params for c in Simulation(experiment("cdfl"), 0).coordinator.state.clusters.values()]
+    start = [c.params for c in Simulation(experiment("cdfl", kind), 0).coordinator.state.clusters.values()]
     return Federation(model, planned.algorithm, proxies, start, planned.training)
 
 
@@ -84,8 +96,8 @@ class Mirrored:
         return answered
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_over_loopback_the_bits_are_the_simulators(tmp_path, name) -> None:
+@pytest.mark.parametrize(("name", "kind"), BOTH)
+def test_over_loopback_the_bits_are_the_simulators(tmp_path, name, kind) -> None:
     (tmp_path / "app.py").write_text(APP)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -98,13 +110,13 @@ def test_over_loopback_the_bits_are_the_simulators(tmp_path, name) -> None:
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": paths, "ALGORITHM": name},
+        env={**os.environ, "PYTHONPATH": paths, "ALGORITHM": name, "MODEL": kind},
     )
     try:
         token = process.stderr.readline().split()[-1]
         wait_for(f"http://127.0.0.1:{port}/healthz")
         simulation = Simulation(
-            experiment(name), 0, link=lambda coordinator: Mirrored(coordinator, f"http://127.0.0.1:{port}", token)
+            experiment(name, kind), 0, link=lambda coordinator: Mirrored(coordinator, f"http://127.0.0.1:{port}", token)
         )
         simulation.run()
     finally:
@@ -114,7 +126,7 @@ def test_over_loopback_the_bits_are_the_simulators(tmp_path, name) -> None:
     simulation.link.http.close()
     assert process.returncode == 0
     assert simulation.link.compared > 40
-    served = federation(name)
+    served = federation(name, kind)
     store = Store(tmp_path / "store", served.identity)
     again = Service.open(served, store)
     assert again.coordinator.digest() == simulation.coordinator.digest()

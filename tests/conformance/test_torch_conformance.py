@@ -2,7 +2,7 @@
 
 import pytest
 
-from artesian.algorithms import CDFL, FedBuff
+from artesian.algorithms import ALGORITHMS, CDFL, FedBuff
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation, simulate
@@ -47,9 +47,9 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=2)], ids=["cdfl", "fedbuff"])
-def test_the_algorithm_conforms_with_a_torch_model(algorithm) -> None:
-    assert check_algorithm(algorithm, model=MODEL) == list(CHECKS)
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_the_algorithm_conforms_with_a_torch_model(name) -> None:
+    assert check_algorithm(ALGORITHMS[name](), model=MODEL) == list(CHECKS)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
