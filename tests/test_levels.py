@@ -13,7 +13,7 @@ ROOT = Path(artesian.__file__).parent
 LEVELS = [
     {"errors", "params", "core"},
     {"staleness", "clustering", "recipes", "pace", "codec", "journal"},
-    {"algorithms", "admission", "engine"},
+    {"algorithms", "admission", "change", "engine"},
     {"learners", "server", "client", "simulator"},
     {"experiments", "serving", "connecting", "refreshing", "testing", "display", "demo", "cli"},
 ]

@@ -1,13 +1,15 @@
-"""What must hold before an upload touches the state. Every check refuses, or says nothing."""
+"""What is kept of a task, and what must hold before its answer touches the state. A check refuses, or says nothing."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isfinite
 
 from artesian.codec import digest, to_tree
-from artesian.core import ClientId, Member, Receipt, State, Upload
+from artesian.core import ClientId, Member, Receipt, State, Task, Upload
 from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
-from artesian.recipes import recipe
+from artesian.params import Layout, clipped
+from artesian.recipes import blended, recipe
 
 METRICS = 64  # numbers a client may send along
 
@@ -65,3 +67,32 @@ def check_retry(upload: Upload, member: Member) -> None:
         raise Conflict(
             "a retry carries the same body", f"another body under {got}", "fetch the task and answer that one"
         )
+
+
+def clip_upload(layout: Layout, upload: Upload, task: Task, longest: float) -> Upload:
+    """The upload, its models no further than `longest` from those that were given."""
+    delta = bool(task.settings.get("delta"))
+    several = not delta and not set(upload.models) <= set(task.models)  # one trained from several began at their blend
+    blend = blended(layout, task.models, upload.mixture) if several else None
+    models = {
+        k: clipped(layout, params, None if delta else task.models.get(k, blend), longest)
+        for k, params in upload.models.items()
+    }
+    same = all(models[k] is params for k, params in upload.models.items())
+    return upload if same else replace(upload, models=models)
+
+
+def receipt_of(task: Task) -> Receipt:
+    """What the server remembers of a task it hands out."""
+    return Receipt(
+        number=task.number,
+        base=task.base,
+        recipe=task.recipe,
+        models=tuple(task.models),
+        mixture=task.mixture,
+        digest=digest(to_tree(task)),
+        solo=task.solo,
+        pause=task.pause,
+        memo=task.memo,
+        wanted=recipe(task.recipe).sends(task),
+    )

@@ -14,12 +14,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from artesian.admission import check_client, check_retry, check_upload
+from artesian.admission import check_client, check_retry, check_upload, clip_upload, receipt_of
+from artesian.change import Change, split
 from artesian.codec import digest, plain_fields, to_tree, with_fields
 from artesian.core import (
     Algorithm,
     ClientId,
-    Cluster,
     ClusterId,
     Desk,
     Event,
@@ -32,15 +32,14 @@ from artesian.core import (
     Receipt,
     Reply,
     State,
-    Step,
     Task,
     Tree,
     Upload,
     derive,
 )
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
-from artesian.params import Layout, Params, clipped, keep_buffers, seal
-from artesian.recipes import blended, recipe
+from artesian.params import Layout, Params, keep_buffers, seal
+from artesian.recipes import recipe
 
 FINITE = float(np.finfo(np.float32).max)
 Appraisals = Mapping[ClusterId, float]
@@ -54,19 +53,6 @@ class Snapshot:
     desk: Desk
     given: Mapping[ClientId, Task]
     settings: Mapping[str, Any] = field(default_factory=dict)  # the hyper-parameters in force
-
-
-@dataclass
-class _Change:
-    """What an event would change, worked out beside the present state."""
-
-    state: State
-    desk: Desk
-    members: dict[ClientId, Member] = field(default_factory=dict)
-    tasks: dict[ClientId, Task | None] = field(default_factory=dict)
-    appraisals: dict[ClusterId, float] = field(default_factory=dict)
-    notes: dict[str, float] = field(default_factory=dict)
-    replies: list[Reply] = field(default_factory=list)
 
 
 class Coordinator:
@@ -310,18 +296,9 @@ class Coordinator:
         return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)), given)
 
     def _clipped(self, upload: Upload) -> Upload:
-        """The upload, its models no further than `clip` from those that were given."""
         if self.clip is None or not upload.models:
             return upload
-        task = self._task_of(upload)
-        layout, delta = self._state.layout, bool(task.settings.get("delta"))
-        blend = None if delta or set(upload.models) <= set(task.models) else self._blend(task, upload)
-        models = {
-            k: clipped(layout, params, None if delta else task.models.get(k, blend), self.clip)
-            for k, params in upload.models.items()
-        }
-        same = all(models[k] is params for k, params in upload.models.items())
-        return upload if same else replace(upload, models=models)
+        return clip_upload(self._state.layout, upload, self._task_of(upload), self.clip)
 
     def _task_of(self, upload: Upload) -> Task:
         """The open task an upload answers."""
@@ -329,10 +306,6 @@ class Coordinator:
         if task is None or task.number != upload.number:
             raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
         return task
-
-    def _blend(self, task: Task, upload: Upload) -> Params:
-        """Where a client began that trained one model from several."""
-        return blended(self._state.layout, task.models, upload.mixture)
 
     def member(self, client: ClientId) -> Member:
         """What is known of a client; a stranger is refused."""
@@ -357,13 +330,13 @@ class Coordinator:
 
     # how a verb changes the state
 
-    def _change(self) -> _Change:
-        change = _Change(self._state, self._desk)
+    def _change(self) -> Change:
+        change = Change(self._state, self._desk)
         view: ChainMap[ClientId, Member] = ChainMap(change.members, self._members)
         change.state = replace(self._state, members=view)
         return change
 
-    def _withdraw(self, client: ClientId, member: Member) -> _Change:
+    def _withdraw(self, client: ClientId, member: Member) -> Change:
         change = self._change()
         if member.receipt is not None:
             change.desk = replace(change.desk, open=change.desk.open - 1)
@@ -371,7 +344,7 @@ class Coordinator:
         change.members[client] = replace(member, receipt=None)
         return change
 
-    def _settle(self, event: Event, change: _Change) -> list[Reply]:
+    def _settle(self, event: Event, change: Change) -> list[Reply]:
         """Ask the pace its two questions, record the event, and make the change true."""
         if self.pace.folds(change.desk):
             pending, change.desk = change.desk.pending, replace(change.desk, pending=())
@@ -390,50 +363,12 @@ class Coordinator:
                 del self._given[client]
         return change.replies
 
-    def _fold(self, change: _Change, measured: Sequence[Measured], solo: bool = False) -> None:
+    def _fold(self, change: Change, measured: Sequence[Measured], solo: bool = False) -> None:
         state = change.state
         step = self.algorithm.fold(state, measured)
-        version = state.version + 1
         changed = {k: self._finished(state, k, params) for k, params in step.clusters.items()}
-        losses = self._appraise(changed)
-        clusters = _split(state.clusters, step)
-        for k, params in changed.items():
-            updates = clusters[k].updates + 1 if k in clusters else 0
-            clusters[k] = Cluster(params, version, updates, losses.get(k))
-        for client, mixture in step.mixtures.items():
-            change.members[client] = replace(state.members[client], mixture=dict(mixture))
-        memory = {**state.memory, **_sealed(step.memory)} if step.memory else state.memory
-        change.state = replace(
-            state,
-            clusters=clusters,
-            version=version,
-            rounds=state.rounds + (not solo),
-            named=state.named + len(set(clusters) - set(state.clusters)),
-            memory=memory,
-        )
-        change.appraisals.update(losses)
-        change.notes.update(step.notes)
-        self._publish(change, _split(state.clusters, step), changed, measured)
-        _hand_down(change, step)
-
-    def _publish(
-        self,
-        change: _Change,
-        before: Mapping[ClusterId, Cluster],
-        changed: Mapping[ClusterId, Params],
-        measured: Sequence[Measured],
-    ) -> None:
-        """Hold a changed cluster back until enough clients have changed it."""
-        published, changed_by = dict(change.desk.published), dict(change.desk.changed_by)
-        for k in changed:
-            by = tuple(sorted({*changed_by.get(k, ()), *(m.upload.client for m in measured)}))
-            if k in before and len(by) < self.publish_after:
-                published.setdefault(k, before[k])
-                changed_by[k] = by
-            else:  # a cluster that was just born is shown as it is
-                published.pop(k, None)
-                changed_by.pop(k, None)
-        change.desk = replace(change.desk, published=published, changed_by=changed_by)
+        change.take(step, changed, self._appraise(changed), solo)
+        change.publish(split(state.clusters, step), changed, measured, self.publish_after, step)
 
     def _finished(self, state: State, cluster: ClusterId, params: Params) -> Params:
         """A folded model as it is kept: finite, sealed, with the buffers the algorithm wants."""
@@ -454,13 +389,13 @@ class Coordinator:
             raise NotFinite("a cluster's loss on its proxy set is finite", str(found), "train at a lower rate")
         return found
 
-    def _answer(self, change: _Change, clients: Sequence[ClientId], draft: Task | None = None) -> None:
+    def _answer(self, change: Change, clients: Sequence[ClientId], draft: Task | None = None) -> None:
         chosen = set(clients)
         assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
             member = change.state.members[client]
             task = self._number(self._shown(change.state, change.desk), client, member.number + 1, draft)
-            change.members[client] = replace(member, receipt=_receipt(task), number=task.number)
+            change.members[client] = replace(member, receipt=receipt_of(task), number=task.number)
             change.tasks[client] = task
             change.replies.append(Reply(client, task))
         waiting = tuple(client for client in change.desk.waiting if client not in chosen)
@@ -496,45 +431,3 @@ def hyper_parameters(
 
 def _ignore(event: Event) -> None:
     pass
-
-
-def _sealed(tree: Tree) -> Tree:
-    """A tree nobody can write to any more."""
-    if isinstance(tree, Mapping):
-        return {key: _sealed(item) for key, item in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        return [_sealed(item) for item in tree]
-    return seal(tree) if isinstance(tree, np.ndarray) else tree
-
-
-def _split(clusters: Mapping[ClusterId, Cluster], step: Step) -> dict[ClusterId, Cluster]:
-    """The clusters once children are born, with the model and the counters of their parent, and others are gone."""
-    born = {child: replace(clusters[parent], loss=None) for child, parent in step.born.items()}
-    return {k: cluster for k, cluster in {**clusters, **born}.items() if k not in step.gone}
-
-
-def _hand_down(change: _Change, step: Step) -> None:
-    """What tasks show of a parent, they show of its children; what is gone is not shown."""
-    published, changed_by = dict(change.desk.published), dict(change.desk.changed_by)
-    for child, parent in step.born.items():
-        if parent in published and child not in published:
-            published[child], changed_by[child] = published[parent], changed_by[parent]
-    for k in step.gone:
-        published.pop(k, None)
-        changed_by.pop(k, None)
-    change.desk = replace(change.desk, published=published, changed_by=changed_by)
-
-
-def _receipt(task: Task) -> Receipt:
-    return Receipt(
-        number=task.number,
-        base=task.base,
-        recipe=task.recipe,
-        models=tuple(task.models),
-        mixture=task.mixture,
-        digest=digest(to_tree(task)),
-        solo=task.solo,
-        pause=task.pause,
-        memo=task.memo,
-        wanted=recipe(task.recipe).sends(task),
-    )
