@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Learner, Mixture, Notebook, Reply, Task
+from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
 from artesian.engine import Coordinator
 from artesian.recipes import recipe
-from artesian.simulator.executors import Place
+from artesian.simulator.executors import Look, Place, Promise
 from artesian.simulator.folder import Cell, Table
 
 UPLOADS = (
@@ -37,6 +38,16 @@ class Entry:
     mixture: Mixture  # the true one
 
 
+@dataclass(frozen=True)
+class Row:
+    """A row of a table that waits for its score."""
+
+    table: Table
+    before: tuple[Cell, ...]
+    score: Promise[float]
+    after: tuple[Cell, ...] = ()
+
+
 @dataclass
 class Watch:
     """The tables of a run, and what is still to be entered into them."""
@@ -49,11 +60,10 @@ class Watch:
     true: dict[ClientId, Mixture] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        place = self.place
-        self.tests: dict[ClusterId, Learner] = {
-            k: place.model.learner(s.x, s.y) for k, s in place.world.tests(place.seed).items()
-        }
-        self._seen: dict[ClusterId, tuple[int, float]] = {}  # version and score of the last look
+        self.names: list[ClusterId] = list(self.place.world.tests(self.place.seed))
+        self.judge: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
+        self._rows: deque[Row] = deque()  # in the order they will have
+        self._seen: dict[ClusterId, tuple[int, Promise[float]]] = {}  # version and score of the last look
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
 
@@ -67,19 +77,29 @@ class Watch:
         answered = {reply.client: reply.task for reply in replies}
         for entry in self.entries:
             task = answered.get(entry.client) or coordinator.preview(entry.client)
-            self._enter(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
+            self._judge(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
         self.entries = []
+        self.enter()
 
     def look(self, coordinator: Coordinator, upload: int, time: float) -> None:
         """Score every cluster on the test images of its own distribution; a lone model on all of them."""
         clusters = coordinator.state.clusters
-        for name, test in self.tests.items():
+        for name in self.names:
             cluster = clusters.get(name) or next(iter(clusters.values()))
-            version, score = self._seen.get(name, (-1, 0.0))
-            if version != cluster.updated:
-                score = test.score(((1.0, cluster.params),))
-                self._seen[name] = cluster.updated, score
-            self.looks.add(upload, time, name, score)
+            if name not in self._seen or self._seen[name][0] != cluster.updated:
+                self._seen[name] = cluster.updated, self.judge(Look(((1.0, cluster.params),), name))
+            self._rows.append(Row(self.looks, (upload, time, name), self._seen[name][1]))
+        self.enter()
+
+    def enter(self, *, all: bool = False) -> None:
+        """Enter the rows whose scores are there, in order; all of them: wait for the others."""
+        while self._rows and (all or self._rows[0].score.ready):
+            row = self._rows.popleft()
+            row.table.add(*row.before, row.score.value, *row.after)
+            if row.table is self.uploads:
+                client, score = str(row.before[2]), row.score.value
+                self._total += score - self._newest.get(client, 0.0)
+                self._newest[client] = score
 
     def accuracy(self) -> float | None:
         """The mean score of what clients drew back last."""
@@ -95,34 +115,23 @@ class Watch:
             "client_before": _mean([row[6] for row in last]),
             "client_after": _mean([row[7] for row in last]),
             "cluster": _mean(recent) if learnt else None,
-            "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.tests) :]]) if learnt else None,
+            "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.names) :]]) if learnt else None,
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in last]),
         }
 
-    def _enter(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
-        place, client = self.place, entry.client
-        visit = place.world.visit(place.seed, client, entry.cycle)
-        test = place.model.learner(visit.test.x, visit.test.y)
-        after = test.score(recipe(task.recipe).use(place.model.layout, task, notebook))
-        self._total += after - self._newest.get(client, 0.0)
-        self._newest[client] = after
+    def _judge(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
+        client = entry.client
+        ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebook)
         found = coordinator.state.members[client].mixture
         if found is not None:
             self.found[client] = found
-        even = {k: 1 / len(self.tests) for k in self.tests}
-        self.uploads.add(
-            entry.upload,
-            entry.time,
-            client,
-            entry.cycle,
-            coordinator.state.version,
-            entry.staleness,
-            entry.before,
-            after,
-            None if found is None else divergence(entry.mixture, found),
-            divergence(entry.mixture, even),
-        )
+        even = {k: 1 / len(self.names) for k in self.names}
+        version = coordinator.state.version
+        before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
+        known = None if found is None else divergence(entry.mixture, found)
+        score = self.judge(Look(ensemble, client=client, cycle=entry.cycle))
+        self._rows.append(Row(self.uploads, before, score, (known, divergence(entry.mixture, even))))
 
 
 def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:
