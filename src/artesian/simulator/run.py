@@ -69,6 +69,7 @@ class Simulation:
         self.totals = Totals()
         self._late_in_a_row = 0
         self.journal = folder.journal() if folder else None
+        self._timed = profile and link is Direct  # a server would look at proxies in threads of its own
         self.link = link(self._coordinator(checkpoint))
         self._measures = self._can_measure()
         if checkpoint:
@@ -242,16 +243,15 @@ class Simulation:
         self.watch.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
         if not self._due(self.experiment.evaluate_every):
             self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
-        self.watch.enter(all=True)
+        self.watch.enter(wait=True)
 
     # beginning, saving, restoring
 
     def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
         experiment, model = self.experiment, self.place.model
         proxies = self.place.proxies
-        if self.profile:
-            proxies = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()}
-        options: dict[str, Any] = {"proxies": proxies, "plan": experiment.training, "record": self._record}
+        timed = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()} if self._timed else proxies
+        options: dict[str, Any] = {"proxies": timed, "plan": experiment.training, "record": self._record}
         if checkpoint:
             return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
         with single_threaded(model):
@@ -287,7 +287,7 @@ class Simulation:
     def _save(self, began: float) -> None:
         """A snapshot of everything, after which nothing before it is needed."""
         assert self.folder and self.journal
-        self.watch.enter(all=True)
+        self.watch.enter(wait=True)
         self._tick(began)
         self.journal.flush()
         checkpoint = Checkpoint(

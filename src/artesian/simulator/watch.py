@@ -91,9 +91,9 @@ class Watch:
             self._rows.append(Row(self.looks, (upload, time, name), self._seen[name][1]))
         self.enter()
 
-    def enter(self, *, all: bool = False) -> None:
-        """Enter the rows whose scores are there, in order; all of them: wait for the others."""
-        while self._rows and (all or self._rows[0].score.ready):
+    def enter(self, *, wait: bool = False) -> None:
+        """Enter the rows whose scores are there, in order; or wait for all of them."""
+        while self._rows and (wait or self._rows[0].score.ready):
             row = self._rows.popleft()
             row.table.add(*row.before, row.score.value, *row.after)
             if row.table is self.uploads:
