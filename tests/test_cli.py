@@ -55,6 +55,15 @@ def test_the_version() -> None:
     assert artesian("--version").stdout.startswith("artesian 0.")
 
 
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_profile_is_a_table_that_adds_up(workers) -> None:
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--profile", "--workers", workers])
+    rows = {line.split()[0]: line.split()[1:] for line in told.stdout.splitlines() if line.strip()}
+    assert rows["part"] == ["main,", "s", "share", *(["workers,", "s", "share"] if workers == "1" else [])]
+    assert {"starting", "training", "measuring", "folding", "appraising", "evaluating", "other"} <= set(rows)
+    assert [cell for cell in rows["together"] if "%" in cell] == ["100.0%"] * (1 + int(workers))
+
+
 def test_simulate_ends_each_run_with_one_json_object(tmp_path) -> None:
     told = artesian("simulate", "digits-2", *QUICK, "--seeds", "2", "--json", "--out", str(tmp_path / "runs"))
     assert told.returncode == 0, told.stderr

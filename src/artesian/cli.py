@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 import artesian
-from artesian.display import COLUMNS, KEYS, err, grouped, out, print_comparison, progress_of, show
+from artesian.display import COLUMNS, KEYS, err, grouped, out, print_comparison, print_profile, progress_of, show
 from artesian.errors import ArtesianError, SettingError
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ def simulate(
         Path | None, typer.Option("--out", help="Folder for the run; one below it per seed with --seeds.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="End each run with one JSON object.")] = False,
 ) -> None:
     """Run an experiment in virtual time.
@@ -101,11 +102,13 @@ def simulate(
     summaries = []
     for number in chosen:
         place = folder / f"seed-{number}" if folder and seeds is not None else folder
-        summary = _simulate(experiment, number, workers, place, resume, quiet=as_json)
+        summary = _simulate(experiment, number, workers, place, resume, profile, quiet=as_json)
         summaries.append(summary)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
             sys.stdout.flush()
+        elif "profile" in summary:
+            print_profile(summary["profile"])
     if not as_json:
         print_comparison(summaries)
         out.print(f"kept in {folder}" if folder else "not kept: give --out FOLDER to keep a run", highlight=False)
@@ -388,7 +391,7 @@ def _tokens(store: Path) -> Any:
 
 
 def _simulate(
-    experiment: Experiment, seed: int, workers: int, folder: Path | None, resume: bool, quiet: bool
+    experiment: Experiment, seed: int, workers: int, folder: Path | None, resume: bool, profile: bool, quiet: bool
 ) -> dict[str, Any]:
     from artesian.simulator.folder import read_json
     from artesian.simulator.run import simulate as run_simulation
@@ -396,7 +399,9 @@ def _simulate(
     label = f"{experiment.name} {experiment.algorithm.name} seed {seed}"
     try:
         with progress_of(label, quiet) as progress:
-            run = run_simulation(experiment, seed=seed, workers=workers, out=folder, resume=resume, progress=progress)
+            run = run_simulation(
+                experiment, seed=seed, workers=workers, out=folder, resume=resume, progress=progress, profile=profile
+            )
     except KeyboardInterrupt:
         kept = f"; go on with --resume --out {folder}" if folder else "; nothing was kept, there was no --out"
         err.print(f"interrupted{kept}", style="yellow", highlight=False)

@@ -118,6 +118,24 @@ def print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
         out.print(table)
 
 
+def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
+    """Where the time went: a row for every part that took any, this process and the workers apart."""
+    table = Table("part", box=None)
+    for who in profile:
+        table.add_column(f"{who}, s", justify="right")
+        table.add_column("share", justify="right")
+    wholes = {who: sum(parts.values()) for who, parts in profile.items()}
+    for part in [*profile["main"], "together"]:
+        spent = {who: wholes[who] if part == "together" else parts[part] for who, parts in profile.items()}
+        if any(spent.values()):
+            table.add_row(part, *(cell for who in profile for cell in _portion(spent[who], wholes[who])))
+    out.print(table)
+
+
+def _portion(seconds: float, whole: float) -> tuple[str, str]:
+    return (f"{seconds:.2f}", f"{seconds / whole:.1%}") if seconds else ("-", "-")
+
+
 def grouped(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """One row per algorithm and settings: each number as [mean, standard deviation] over seeds."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}

@@ -67,14 +67,15 @@ class Stopped(Exception):
     pass
 
 
-def test_a_run_resumes_to_the_same_bits(whole, tmp_path) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     def stop(progress) -> None:
         if progress.uploads == 17:
             raise Stopped
 
     with pytest.raises(Stopped):
-        simulate(experiment(), seed=1, out=tmp_path / "run", progress=stop)
-    simulate(experiment(), seed=1, out=tmp_path / "run", resume=True)
+        simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run", progress=stop)
+    simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == files(whole)
 
 

@@ -18,6 +18,7 @@ from artesian.simulator import executors
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
+from artesian.learners import sources  # noqa: E402
 from artesian.learners import torch as learning  # noqa: E402
 from artesian.learners.torch import TorchLearner, TorchModel, environment, one_thread  # noqa: E402
 
@@ -126,6 +127,16 @@ def test_adam_by_hand(steps: int) -> None:
         assert w == pytest.approx(1.1)
 
 
+def test_a_torch_without_the_fused_kernel_steps_by_its_public_optimiser(monkeypatch) -> None:
+    learner, start, plan = NOISY.learner(*points()), NOISY.start(0), Plan("adam", 0.05, epochs=3, batch=8, decay=0.1)
+    fused = learner.train(start, seed=1, plan=plan)
+    monkeypatch.delattr(torch, "_fused_adam_")
+    public = learner.train(start, seed=1, plan=plan)
+    assert public.tobytes() == learner.train(start, seed=1, plan=plan).tobytes()  # no state of another training
+    assert np.allclose(public, fused, rtol=1e-3, atol=1e-4)
+    assert not np.allclose(public, start, atol=1e-2)
+
+
 @pytest.mark.parametrize("plan", [Plan(momentum=0.9, decay=0.1, epochs=3), Plan("adam", epochs=3, decay=0.1)])
 def test_a_mask_freezes_what_is_false(plan: Plan) -> None:
     learner, start = NOISY.learner(*points()), NOISY.start(1)
@@ -160,6 +171,15 @@ def test_it_agrees_with_the_numpy_learner(plan: Plan) -> None:
     np.testing.assert_allclose(mine.losses(found), other.losses(expected), rtol=1e-4)
     pair = [(0.3, expected), (0.7, start)]
     assert mine.score([(w, turned(p)) for w, p in pair]) == other.score(pair)
+
+
+def test_all_samples_are_looked_at_whatever_the_batches(monkeypatch) -> None:
+    """In many batches with a small rest, or in one: every sample once, in its own place."""
+    learner, start = NOISY.learner(*points(150)), NOISY.start(0)
+    one, score = learner.losses(start), learner.score([(1.0, start)])
+    monkeypatch.setattr(sources, "NUMBERS", 1)  # the smallest batches there are, of 64
+    assert np.allclose(learner.losses(start), one, rtol=1e-5)
+    assert learner.score([(1.0, start)]) == score
 
 
 def test_regression_scores_minus_the_squared_error_of_the_mean() -> None:

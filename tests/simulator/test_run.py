@@ -1,5 +1,7 @@
 """Runs: the same bits on every executor, killed and resumed or not; fleets that leave, are late or slow."""
 
+import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,13 +14,16 @@ import numpy as np
 import pytest
 
 from artesian.algorithms import ALGORITHMS, CDFL, FedAvg, FedBuff, Local
-from artesian.errors import JournalDamaged, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
+from artesian.errors import JournalDamaged, NotFinite, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
 from artesian.experiments import load
 from artesian.journal import Journal
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
+from artesian.simulator.link import Direct
 from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.start import Start
+from artesian.simulator.stopwatch import PARTS
 from artesian.simulator.watch import divergence
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
@@ -296,6 +301,136 @@ def test_patience_behaves_the_same_over_http() -> None:
     served.link.close()
     assert direct.coordinator.digest() == served.coordinator.digest()
     assert one.summary["late_uploads"] == two.summary["late_uploads"] > 0
+
+
+def abroad() -> float:
+    """1 in a worker, 0 in the main process."""
+    return float(multiprocessing.parent_process() is not None)
+
+
+class Telling(CDFL):
+    """Says in its evidence where it measured."""
+
+    def measure(self, upload, given):
+        return {**super().measure(upload, given), "abroad": abroad()}
+
+
+class Homesick(Telling):
+    """Measures at home only."""
+
+    def measure(self, upload, given):
+        if abroad():
+            raise RuntimeError("not here")
+        return super().measure(upload, given)
+
+
+class Rigid(Telling):
+    """Cannot be sent anywhere."""
+
+    def __reduce__(self):
+        raise TypeError("not picklable")
+
+
+def clipped(coordinator):
+    coordinator.clip = 1e9
+    return Direct(coordinator)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "workers", "link", "where"),
+    [
+        (Telling, 0, Direct, 0),
+        (Telling, 2, Direct, 1),
+        (Telling, 1, clipped, 0),
+        (Telling, 1, InProcess, 0),
+        (Homesick, 1, Direct, 0),
+        (Rigid, 1, Direct, 0),
+    ],
+)
+def test_uploads_are_measured_where_they_are_made_if_they_may(algorithm, workers, link, where) -> None:
+    found = []
+
+    def linked(coordinator):
+        coordinator.record = lambda event: event.measured and found.append(event.measured.evidence)
+        return link(coordinator)
+
+    one = Simulation(toy(uploads=12), 0)
+    two = Simulation(toy(algorithm(), uploads=12), 0, workers=workers, link=linked)
+    one.run()
+    two.run()
+    if link is InProcess:
+        two.link.close()
+    assert [evidence["abroad"] for evidence in found] == [where] * 12
+    assert (
+        one.coordinator.state.clusters["k0"].params.tobytes() == two.coordinator.state.clusters["k0"].params.tobytes()
+    )
+
+
+class Patient(FedAvg):
+    """A round that measures."""
+
+    def measure(self, upload, given):
+        return {"length": float(np.abs(upload.params).sum())}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_uploads_that_come_too_late_are_late_with_workers_too(tmp_path, workers) -> None:
+    fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
+    experiment = toy(Patient(clients_per_round=4, patience=2), clients=8, fleet=fleet)
+    one = simulate(experiment, out=tmp_path / "one")
+    two = simulate(experiment, workers=workers, out=tmp_path / "two")
+    assert one.summary["late_uploads"] == two.summary["late_uploads"] > 0
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+
+
+@dataclass(frozen=True)
+class Exploding(ToyModel):
+    """Trains to infinity."""
+
+    def learner(self, x, y):
+        return super().learner(x * np.float32(np.inf), y) if len(x) != 20 else super().learner(x, y)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unsound_upload_is_refused_wherever_it_was_made(workers) -> None:
+    experiment = replace(toy(), model=Exploding(), start=Start(trunk_epochs=0, epochs=0))
+    with np.errstate(all="ignore"), pytest.raises(NotFinite, match="every number of a model is finite"):
+        simulate(experiment, workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
+    run = simulate(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run", profile=True)
+    assert files(tmp_path / "run") == files(whole)  # it changes nothing
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    profile = told["profile"]
+    assert profile == run.summary["profile"]
+    assert list(profile) == ["main", "workers"][: 2 if workers else 1]
+    for parts in profile.values():
+        assert list(parts) == list(PARTS)
+        assert min(parts.values()) >= 0
+    main, busy = profile["main"], profile.get("workers", profile["main"])
+    ran = sum(main.values()) - main["starting"]
+    assert ran == pytest.approx(told["wall_seconds"], abs=0.5)
+    assert min(main[part] for part in ("starting", "folding", "appraising", "other")) > 0
+    assert min(busy[part] for part in ("training", "measuring", "evaluating")) > 0
+    if workers:
+        assert sum(busy.values()) == pytest.approx(workers * ran, abs=0.1)
+        assert main["moving"] > 0 < busy["moving"]
+        assert main["training"] == main["measuring"] == main["evaluating"] == busy["folding"] == busy["appraising"] == 0
+    else:
+        assert main["moving"] == main["waiting"] == 0
+
+
+def test_a_run_without_a_profile_tells_of_none(whole) -> None:
+    assert "profile" not in json.loads((whole / "summary.json").read_text())
+
+
+def test_a_profile_over_http_counts_the_server_as_folding() -> None:
+    simulation = Simulation(toy(uploads=12), 0, link=InProcess, profile=True)
+    main = simulation.run().summary["profile"]["main"]
+    simulation.link.close()
+    assert main["folding"] > 0 == main["measuring"] == main["appraising"]
 
 
 def test_traffic_is_counted_in_bytes_of_models() -> None:

@@ -17,7 +17,7 @@ from artesian.errors import BadData
 
 Rows = np.ndarray | None  # which samples a batch holds; None where nobody knows
 Batch = tuple[Rows, torch.Tensor, torch.Tensor]
-NUMBERS = 1 << 20  # input numbers of a batch that is only looked at
+NUMBERS = 1 << 18  # input numbers of a batch that is only looked at: what it makes stays near the processor
 ALIGNMENT = 64  # bytes: linear algebra may round differently elsewhere
 
 

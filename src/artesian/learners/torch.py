@@ -367,7 +367,7 @@ def _squares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(dim=1)
 
 
-def _optimizer(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], None]:
+def _optimizer(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], Any]:
     """A function that takes one step, with a state of its own: torch's own rules, over one vector."""
     if plan.optimizer == "adam":
         return _adam(plan, weights, gradient)
@@ -385,8 +385,15 @@ def _optimizer(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Cal
     return step
 
 
-def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], None]:
-    """Adam in torch's fused kernel: one pass over memory, and none of the second that torch.optim takes to import."""
+def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], Any]:
+    """Adam in torch's fused kernel: one pass over memory, and none of the second that torch.optim takes to import.
+
+    A torch without that kernel, which is no public part of it, steps by torch.optim: the same rule, a little slower,
+    and not the same last bits.
+    """
+    if not hasattr(torch, "_fused_adam_"):
+        weights.grad = gradient
+        return torch.optim.Adam([weights], plan.rate, weight_decay=plan.decay).step
     first, second = torch.zeros_like(weights), torch.zeros_like(weights)
     steps = torch.zeros((), device=weights.device)
 

@@ -1,21 +1,42 @@
-"""Where trainings run. A training is a pure function of its job, so any executor may compute it in any order."""
+"""Where trainings and scores are worked out: both are pure functions, so any executor may do it in any order."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
 
-from artesian.core import ClientId, Mixture, Model, Notebook, Task
+from artesian.core import (
+    Algorithm,
+    ClientId,
+    ClusterId,
+    Ensemble,
+    Evidence,
+    Given,
+    Learner,
+    Mixture,
+    Model,
+    Notebook,
+    Receipt,
+    Task,
+    Upload,
+)
 from artesian.errors import MissingExtra, WorkerLost
 from artesian.recipes import Fit, recipe
+from artesian.simulator.start import proxy_learners
+from artesian.simulator.stopwatch import Seconds, Stopwatch
 from artesian.simulator.world import World
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
 SURROUNDINGS = {
@@ -36,6 +57,7 @@ class Job:
     cycle: int
     task: Task
     notebook: Notebook
+    receipt: Receipt | None = None  # with it, the upload is measured where it was made
 
     @property
     def key(self) -> Key:
@@ -49,36 +71,97 @@ class Done:
     fit: Fit
     before: float | None  # score of what the client trained, on its own test data; None: it only estimated
     mixture: Mixture  # the true one of its data
+    evidence: Evidence | None = None  # of the upload; None: not measured yet
+
+
+@dataclass(frozen=True)
+class Look:
+    """One score: models, and whose test data they meet."""
+
+    ensemble: Ensemble
+    cluster: ClusterId = ""
+    client: ClientId = ""  # a client's data of one cycle, instead of a cluster's
+    cycle: int = 0
 
 
 @dataclass(frozen=True)
 class Place:
-    """What every worker knows: where data come from, and what learns from them."""
+    """What every worker knows: where data come from, what learns from them, and how uploads are measured."""
 
     world: World
     model: Model
     seed: int
+    algorithm: Algorithm | None = None
 
-    def perform(self, job: Job) -> Done:
-        """Follow the task's recipe on the client's data."""
-        visit = self.world.visit(self.seed, job.client, job.cycle)
-        learner = self.model.learner(visit.train.x, visit.train.y)
-        fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
+    @cached_property
+    def proxies(self) -> dict[ClusterId, Learner]:
+        """The server's proxy sets."""
+        return proxy_learners(self.model, self.world.proxies(self.seed))
+
+    @cached_property
+    def tests(self) -> dict[ClusterId, Learner]:
+        """The test data of every cluster."""
+        return {k: self.model.learner(s.x, s.y) for k, s in self.world.tests(self.seed).items()}
+
+    def perform(self, job: Job, spent: Stopwatch | None = None) -> Done:
+        """Follow the task's recipe on the client's data; measure and score what came out."""
+        spent = spent or Stopwatch()
+        with spent.part("training"):
+            visit = self.world.visit(self.seed, job.client, job.cycle)
+            learner = self.model.learner(visit.train.x, visit.train.y)
+            fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
         if not fit.trained:
             return Done(fit, None, visit.mixture)
-        test = self.model.learner(visit.test.x, visit.test.y)
-        return Done(fit, test.score(fit.trained), visit.mixture)
+        with spent.part("evaluating"):
+            before = self.model.learner(visit.test.x, visit.test.y).score(fit.trained)
+        with spent.part("measuring"):
+            evidence = self._measured(fit.upload, job.receipt)
+        return Done(fit, before, visit.mixture, evidence)
+
+    def score(self, look: Look, spent: Stopwatch) -> float:
+        """How well models do on test data."""
+        with spent.part("evaluating"):
+            if not look.client:
+                return self.tests[look.cluster].score(look.ensemble)
+            test = self.world.visit(self.seed, look.client, look.cycle).test
+            return self.model.learner(test.x, test.y).score(look.ensemble)
+
+    def _measured(self, upload: Upload, receipt: Receipt | None) -> Evidence | None:
+        if self.algorithm is None or receipt is None:
+            return None
+        try:
+            return self.algorithm.measure(upload, Given(receipt, self.proxies))
+        except Exception:  # an unsound upload, perhaps: whoever admits it measures again, and says what is wrong
+            return None
+
+
+class Promise(Protocol[T_co]):
+    """A result that is there, or will be."""
+
+    @property
+    def ready(self) -> bool: ...
+    @property
+    def value(self) -> T_co: ...
 
 
 class Executor(Protocol):
-    """Begins trainings ahead of time, and hands over what they gave."""
+    """Begins trainings ahead of time, and hands over what they gave; scores models, now or later."""
 
     ahead: int  # how many trainings are worth beginning early
 
     def begin(self, job: Job) -> None: ...
     def result(self, job: Job) -> Done: ...
     def forget(self, job: Job) -> None: ...
+    def score(self, look: Look) -> Promise[float]: ...
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Kept(Generic[T]):
+    """A promise kept at once."""
+
+    value: T
+    ready: bool = True
 
 
 class Inline:
@@ -86,64 +169,111 @@ class Inline:
 
     ahead = 0
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, place: Place, spent: Stopwatch) -> None:
+        self.place, self.spent = place, spent
 
     def begin(self, job: Job) -> None:
         pass
 
     def result(self, job: Job) -> Done:
-        return self.place.perform(job)
+        return self.place.perform(job, self.spent)
 
     def forget(self, job: Job) -> None:
         pass
 
+    def score(self, look: Look) -> Promise[float]:
+        return Kept(self.place.score(look, self.spent))
+
     def close(self) -> None:
         pass
+
+
+Parcel = tuple[bytes, Seconds]  # a pickled result, and where the worker's time went
 
 
 class Processes:
     """In warm worker processes, one thread each."""
 
-    def __init__(self, place: Place, workers: int) -> None:
-        self.ahead = 2 * workers
-        self._begun: dict[Key, Future[Done]] = {}
+    def __init__(self, place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> None:
+        """`spent` counts the time of this process, `theirs` that of the workers."""
+        self.ahead, self.spent, self.theirs = 2 * workers, spent, theirs
+        self._begun: dict[Key, Awaited[Done]] = {}
         with _surroundings():
             self._pool = ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), initializer=_settle_in, initargs=(place,)
-            )
+                workers, multiprocessing.get_context("spawn"), initializer=_settle_in, initargs=(replace(place),)
+            )  # a copy of the place, without the data that were already read here
             for _ in range(workers):
                 self._pool.submit(os.getpid)  # spawned now, while the environment is theirs
 
     def begin(self, job: Job) -> None:
         if job.key not in self._begun:
-            self._begun[job.key] = self._submit(job)
+            self._begun[job.key] = self._send(job)
 
     def result(self, job: Job) -> Done:
         self.begin(job)
-        try:
-            return self._begun.pop(job.key).result()
-        except BrokenProcessPool:
-            raise _lost() from None
+        return self._begun.pop(job.key).value
 
     def forget(self, job: Job) -> None:
         begun = self._begun.pop(job.key, None)
         if begun is not None:
-            begun.cancel()
+            begun.future.cancel()
+
+    def score(self, look: Look) -> Promise[float]:
+        return self._send(look)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _submit(self, job: Job) -> Future[Done]:
+    def _send(self, work: Job | Look) -> Awaited[Any]:
+        with self.spent.part("moving"):
+            packed = pickle.dumps(work)
         try:
-            return self._pool.submit(_perform, job)
+            return Awaited(self._pool.submit(_work, packed), self)
         except BrokenProcessPool:
             raise _lost() from None
 
+    def receive(self, future: Future[Parcel]) -> Any:
+        """Wait for a parcel, and open it."""
+        try:
+            with self.spent.part("waiting"):
+                packed, seconds = future.result()
+        except BrokenProcessPool:
+            raise _lost() from None
+        for part, spent in seconds.items():
+            self.theirs[part] += spent
+        with self.spent.part("moving"):
+            return pickle.loads(packed)
 
-def executor(place: Place, workers: int) -> Executor:
+
+@dataclass(frozen=True)
+class Awaited(Generic[T]):
+    """What a worker promised."""
+
+    future: Future[Parcel]
+    crew: Processes
+
+    @property
+    def ready(self) -> bool:
+        return self.future.done()
+
+    @cached_property
+    def value(self) -> T:
+        found: T = self.crew.receive(self.future)
+        return found
+
+
+def executor(place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> Executor:
     """Inline for 0 workers, processes otherwise."""
-    return Processes(place, workers) if workers else Inline(place)
+    return Processes(place, workers, spent, theirs) if workers else Inline(place, spent)
+
+
+def travels(value: Any) -> bool:
+    """Can it be sent to a worker?"""
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 @contextmanager
@@ -193,6 +323,10 @@ def _settle_in(place: Place) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
 
 
-def _perform(job: Job) -> Done:
+def _work(packed: bytes) -> Parcel:
+    """Open a parcel, do what it asks for, and pack what came out."""
     assert _place is not None
-    return _place.perform(job)
+    spent = Stopwatch("moving")
+    work = pickle.loads(packed)
+    found = _place.perform(work, spent) if isinstance(work, Job) else _place.score(work, spent)
+    return pickle.dumps(found), spent.seconds

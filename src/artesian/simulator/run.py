@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Reply
+from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply
 from artesian.engine import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.executors import Done, Executor, Job, Place, executor, single_threaded
+from artesian.simulator.executors import Done, Executor, Job, Place, executor, single_threaded, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, Table, configuration
 from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
-from artesian.simulator.start import proxy_learners
+from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
@@ -50,11 +50,14 @@ class Simulation:
         checkpoint: Checkpoint | None = None,
         link: Callable[[Coordinator], Link] = Direct,
         progress: Callable[[Progress], None] | None = None,
+        profile: bool = False,
     ) -> None:
         self.experiment, self.seed, self.workers = experiment, seed, workers
-        self.folder, self.progress = folder, progress
+        self.folder, self.progress, self.profile = folder, progress, profile
+        self.spent = Stopwatch("starting")
+        self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
         self.world = experiment.world
-        self.place = Place(experiment.world, experiment.model, seed)
+        self.place = Place(experiment.world, experiment.model, seed, experiment.algorithm)
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
         self.watch = Watch(
@@ -69,7 +72,9 @@ class Simulation:
         self.totals = Totals()
         self._late_in_a_row = 0
         self.journal = folder.journal() if folder else None
+        self._timed = profile and link is Direct  # a server would look at proxies in threads of its own
         self.link = link(self._coordinator(checkpoint))
+        self._measures = self._can_measure()
         if checkpoint:
             self._restore(checkpoint)
         else:
@@ -84,7 +89,10 @@ class Simulation:
     def run(self) -> Run:
         """Go on until the planned number of uploads; an interrupted run takes a snapshot first."""
         began = time.perf_counter() - self.totals.wall_seconds
-        self.executor: Executor = executor(self.place, self.workers)
+        self.spent.turn("other")
+        place = self.place if self._measures else replace(self.place, algorithm=None)
+        self.executor: Executor = executor(place, self.workers, self.spent, self.theirs)
+        self.watch.judge = self.executor.score
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
                 while self._done() < self._planned:
@@ -208,7 +216,8 @@ class Simulation:
 
     def _send(self, client: ClientId, flight: Flight, done: Done, late: int) -> list[Reply]:
         upload = done.fit.upload
-        replies = self.link.upload(upload)
+        link = self.link
+        replies = link.upload(upload, done.evidence) if isinstance(link, Direct) else link.upload(upload)
         sent = self.totals.bytes_up + _bytes(upload.models)
         if done.before is None:  # it told a mixture and brought no training
             self.totals = replace(self.totals, estimates=self.totals.estimates + 1, bytes_up=sent)
@@ -222,7 +231,8 @@ class Simulation:
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:
         """After any verb: new tasks begin, and whoever's upload was folded or answered is scored."""
         version, turn = self.coordinator.state.version, self._turn()
-        replies = verb()
+        with self.spent.part("folding"):
+            replies = verb()
         folded = self.coordinator.state.version > version
         if folded:
             self.totals = replace(self.totals, notes=_summed(self.totals.notes, self.coordinator.notes))
@@ -245,7 +255,18 @@ class Simulation:
             self.totals = replace(self.totals, bytes_down=self.totals.bytes_down + _bytes(task.models))
 
     def _job(self, client: ClientId, flight: Flight) -> Job:
-        return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()))
+        return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()), self._receipt(client))
+
+    def _receipt(self, client: ClientId) -> Receipt | None:
+        """What whoever measures an upload knows of its task; None where nobody shall."""
+        return self.coordinator.member(client).receipt if self._measures else None
+
+    def _can_measure(self) -> bool:
+        """May an upload be measured where it was made: is it measured at all, as it is, and by nobody else?"""
+        algorithm, coordinator = self.experiment.algorithm, self.coordinator
+        measures = type(algorithm).measure is not Algorithm.measure
+        as_it_is = isinstance(self.link, Direct) and coordinator.clip is None
+        return measures and as_it_is and (not self.workers or travels(algorithm))
 
     def _begin_ahead(self) -> None:
         """Hand the executor the trainings that are wanted next."""
@@ -263,18 +284,19 @@ class Simulation:
         self.watch.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
         if not self._due(self.experiment.evaluate_every):
             self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
+        self.watch.enter(wait=True)
 
     # beginning, saving, restoring
 
     def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
         experiment, model = self.experiment, self.place.model
-        samples = self.world.proxies(self.seed)
-        proxies = proxy_learners(model, samples)
-        options: dict[str, Any] = {"proxies": proxies, "plan": experiment.training, "record": self._record}
+        proxies = self.place.proxies
+        timed = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()} if self._timed else proxies
+        options: dict[str, Any] = {"proxies": timed, "plan": experiment.training, "record": self._record}
         if checkpoint:
             return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
         with single_threaded(model):
-            start = experiment.start.from_samples(model, samples, self.seed)
+            start = experiment.start.from_samples(model, self.world.proxies(self.seed), self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
 
     def _record(self, event: Event) -> None:
@@ -306,6 +328,7 @@ class Simulation:
     def _save(self, began: float) -> None:
         """A snapshot of everything, after which nothing before it is needed."""
         assert self.folder and self.journal
+        self.watch.enter(wait=True)
         self._tick(began)
         self.journal.flush()
         checkpoint = Checkpoint(
@@ -391,7 +414,17 @@ class Simulation:
             "workers": self.workers,
             "wall_seconds": round(totals.wall_seconds, 3),
             "peak_mb": peak_mb(self.workers),
+            **({"profile": self._profile()} if self.profile else {}),
         }
+
+    def _profile(self) -> dict[str, Any]:
+        """Where the time of this session went, part by part."""
+        main = self.spent.seconds
+        ran = sum(main.values()) - main["starting"]
+        idle = self.workers * ran - sum(self.theirs.values())
+        workers = self.theirs | {"waiting": max(0.0, idle)}
+        told = {"main": main} | ({"workers": workers} if self.workers else {})
+        return {who: {part: round(spent, 3) for part, spent in parts.items()} for who, parts in told.items()}
 
 
 def simulate(
@@ -403,8 +436,12 @@ def simulate(
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     link: Callable[[Coordinator], Link] = Direct,
+    profile: bool = False,
 ) -> Run | None:
-    """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before."""
+    """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before.
+
+    With `profile`, the summary says where the time went.
+    """
     experiment = experiment.planned()
     folder = None
     if out is not None:
@@ -419,7 +456,14 @@ def simulate(
     try:
         checkpoint = folder.load(Checkpoint) if folder and resume else None
         return Simulation(
-            experiment, seed, workers=workers, folder=folder, checkpoint=checkpoint, link=link, progress=progress
+            experiment,
+            seed,
+            workers=workers,
+            folder=folder,
+            checkpoint=checkpoint,
+            link=link,
+            progress=progress,
+            profile=profile,
         ).run()
     finally:
         if folder:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
 from typing import Any
 
 import numpy as np
 
-from artesian.core import ClientId, Cluster, ClusterId, Learner, Mixture, Notebook, Reply, Task
+from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
 from artesian.engine import Coordinator
 from artesian.recipes import recipe
-from artesian.simulator.executors import Place
+from artesian.simulator.executors import Look, Place, Promise
 from artesian.simulator.folder import Cell, Table
 
 UPLOADS = (
@@ -37,6 +38,31 @@ class Entry:
     mixture: Mixture  # the true one
 
 
+@dataclass(frozen=True)
+class Best:
+    """The best of several scores, some of which may still be worked out."""
+
+    scores: tuple[Promise[float], ...]
+
+    @property
+    def ready(self) -> bool:
+        return all(score.ready for score in self.scores)
+
+    @property
+    def value(self) -> float:
+        return max(score.value for score in self.scores)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table that waits for its score."""
+
+    table: Table
+    before: tuple[Cell, ...]
+    score: Promise[float]
+    after: tuple[Cell, ...] = ()
+
+
 @dataclass
 class Watch:
     """The tables of a run, and what is still to be entered into them."""
@@ -49,11 +75,10 @@ class Watch:
     true: dict[ClientId, Mixture] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        place = self.place
-        self.tests: dict[ClusterId, Learner] = {
-            k: place.model.learner(s.x, s.y) for k, s in place.world.tests(place.seed).items()
-        }
-        self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, float]] = {}  # version and score of the last look
+        self.names: list[ClusterId] = list(self.place.world.tests(self.place.seed))
+        self.judge: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
+        self._rows: deque[Row] = deque()  # in the order they will have
+        self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
 
@@ -69,22 +94,34 @@ class Watch:
             task = answered.get(entry.client)
             if task is None or task.solo:
                 task = coordinator.preview(entry.client)
-            self._enter(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
+            self._judge(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
         self.entries = []
+        self.enter()
 
     def look(self, coordinator: Coordinator, upload: int, time: float) -> None:
         """Score, on each distribution's test data, the cluster that stands for it, or the best of all."""
         clusters = coordinator.state.clusters
-        for name, test in self.tests.items():
-            shown = {name: clusters[name]} if coordinator.algorithm.stands_for and name in clusters else clusters
-            self.looks.add(upload, time, name, max(self._look(name, test, k, c) for k, c in shown.items()))
+        for name in self.names:
+            shown = [name] if coordinator.algorithm.stands_for and name in clusters else list(clusters)
+            scores = tuple(self._score_of(name, k, coordinator) for k in shown)
+            self._rows.append(Row(self.looks, (upload, time, name), Best(scores)))
+        self.enter()
 
-    def _look(self, name: ClusterId, test: Learner, k: ClusterId, cluster: Cluster) -> float:
-        version, score = self._seen.get((name, k), (-1, 0.0))
-        if version != cluster.updated:
-            score = test.score(((1.0, cluster.params),))
-            self._seen[name, k] = cluster.updated, score
-        return score
+    def _score_of(self, name: ClusterId, k: ClusterId, coordinator: Coordinator) -> Promise[float]:
+        cluster = coordinator.state.clusters[k]
+        if (name, k) not in self._seen or self._seen[name, k][0] != cluster.updated:
+            self._seen[name, k] = cluster.updated, self.judge(Look(((1.0, cluster.params),), name))
+        return self._seen[name, k][1]
+
+    def enter(self, *, wait: bool = False) -> None:
+        """Enter the rows whose scores are there, in order; or wait for all of them."""
+        while self._rows and (wait or self._rows[0].score.ready):
+            row = self._rows.popleft()
+            row.table.add(*row.before, row.score.value, *row.after)
+            if row.table is self.uploads:
+                client, score = str(row.before[2]), row.score.value
+                self._total += score - self._newest.get(client, 0.0)
+                self._newest[client] = score
 
     def accuracy(self) -> float | None:
         """The mean score of what clients drew back last."""
@@ -100,34 +137,23 @@ class Watch:
             "client_before": _mean([row[6] for row in last]),
             "client_after": _mean([row[7] for row in last]),
             "cluster": _mean(recent) if learnt else None,
-            "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.tests) :]]) if learnt else None,
+            "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.names) :]]) if learnt else None,
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in last]),
         }
 
-    def _enter(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
-        place, client = self.place, entry.client
-        visit = place.world.visit(place.seed, client, entry.cycle)
-        test = place.model.learner(visit.test.x, visit.test.y)
-        after = test.score(recipe(task.recipe).use(place.model.layout, task, notebook))
-        self._total += after - self._newest.get(client, 0.0)
-        self._newest[client] = after
+    def _judge(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
+        client = entry.client
+        ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebook)
         found = coordinator.state.members[client].mixture if coordinator.algorithm.stands_for else None
         if found is not None:
             self.found[client] = found
-        even = {k: 1 / len(self.tests) for k in self.tests}
-        self.uploads.add(
-            entry.upload,
-            entry.time,
-            client,
-            entry.cycle,
-            coordinator.state.version,
-            entry.staleness,
-            entry.before,
-            after,
-            None if found is None else divergence(entry.mixture, found),
-            divergence(entry.mixture, even),
-        )
+        even = {k: 1 / len(self.names) for k in self.names}
+        version = coordinator.state.version
+        before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
+        known = None if found is None else divergence(entry.mixture, found)
+        score = self.judge(Look(ensemble, client=client, cycle=entry.cycle))
+        self._rows.append(Row(self.uploads, before, score, (known, divergence(entry.mixture, even))))
 
 
 def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:

@@ -1,0 +1,80 @@
+"""Where a run's time goes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from artesian.core import Ensemble, Learner
+from artesian.params import Params
+
+PARTS = {
+    "starting": "reading data, pre-training the clusters",
+    "training": "drawing a client's data and following its task's recipe",
+    "measuring": "looking at uploads",
+    "folding": "folding uploads, and making the tasks that answer them",
+    "appraising": "the changed clusters on their own proxy sets",
+    "evaluating": "scores for the tables",
+    "moving": "packing and unpacking what travels between processes",
+    "waiting": "for a result, or for work; a worker's own start counts here",
+    "other": "the rest: clock, tables, journal, snapshots",
+}
+Seconds = Mapping[str, float]
+
+
+class Stopwatch:
+    """Counts every moment once, for the innermost part it is in."""
+
+    def __init__(self, part: str = "other") -> None:
+        self._seconds = dict.fromkeys(PARTS, 0.0)
+        self._part, self._since = part, time.perf_counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """What happens inside counts for this part."""
+        outer = self.turn(name)
+        try:
+            yield
+        finally:
+            self.turn(outer)
+
+    def turn(self, name: str) -> str:
+        """From now on it is this part; what it was before."""
+        now = time.perf_counter()
+        self._seconds[self._part] += now - self._since
+        outer, self._part, self._since = self._part, name, now
+        return outer
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What each part took until now; together, the time since the start."""
+        self.turn(self._part)
+        return dict(self._seconds)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A proxy set whose looks at a model count as appraising."""
+
+    learner: Learner
+    spent: Stopwatch
+
+    @property
+    def samples(self) -> int:
+        return self.learner.samples
+
+    def losses(self, params: Params) -> np.ndarray:
+        with self.spent.part("appraising"):
+            return self.learner.losses(params)
+
+    def score(self, ensemble: Ensemble) -> float:
+        with self.spent.part("appraising"):
+            return self.learner.score(ensemble)
+
+    def train(self, params: Params, **options: Any) -> Params:
+        return self.learner.train(params, **options)

@@ -1,0 +1,58 @@
+"""A stopwatch counts every moment once."""
+
+from contextlib import suppress
+
+import pytest
+
+from artesian.simulator import stopwatch
+from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
+from artesian.testing import ToyModel, ToyWorld
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only moves when it is told to."""
+    hands = [0.0]
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: hands[0])
+
+    def go(seconds: float) -> None:
+        hands[0] += seconds
+
+    return go
+
+
+def told(watch: Stopwatch) -> dict[str, float]:
+    return {part: spent for part, spent in watch.seconds.items() if spent}
+
+
+def test_the_innermost_part_counts(clock) -> None:
+    watch = Stopwatch("starting")
+    clock(1)
+    assert watch.turn("other") == "starting"
+    with watch.part("folding"):
+        clock(2)
+        with watch.part("appraising"):
+            clock(4)
+        clock(8)
+    clock(16)
+    assert told(watch) == {"starting": 1, "folding": 10, "appraising": 4, "other": 16}
+    assert list(watch.seconds) == list(PARTS)
+
+
+def test_what_fails_is_counted_and_left(clock) -> None:
+    watch = Stopwatch()
+    with suppress(ZeroDivisionError), watch.part("training"):
+        clock(3)
+        raise ZeroDivisionError
+    clock(1)
+    assert told(watch) == {"training": 3, "other": 1}
+
+
+def test_a_timed_proxy_says_what_the_proxy_says(clock) -> None:
+    model, watch = ToyModel(), Stopwatch()
+    learner = model.learner(*vars(ToyWorld().proxies(0)["k0"]).values())
+    timed, start = Timed(learner, watch), model.start(0)
+    assert timed.samples == learner.samples
+    assert timed.losses(start).tobytes() == learner.losses(start).tobytes()
+    assert timed.score([(1.0, start)]) == learner.score([(1.0, start)])
+    assert timed.train(start, seed=1, plan=None).tobytes() == learner.train(start, seed=1, plan=None).tobytes()
