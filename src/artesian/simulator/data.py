@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from artesian.errors import MissingData, MissingExtra
+from artesian.errors import MissingData, MissingExtra, SettingError
 
 VARIABLE = "ARTESIAN_DATA"  # a folder in which data are looked for
 DEBIAN = Path("/usr/share/datasets")
@@ -54,6 +54,25 @@ class Images(Samples):
 def as_floats(x: np.ndarray) -> np.ndarray:
     """Numbers as float32; bytes from 0 to 1."""
     return x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
+
+
+def shape_of(x: np.ndarray) -> tuple[int, int, int]:
+    """Of one image: channels, height, width."""
+    height, width, *channels = x.shape[1:]
+    return int(channels[0]) if channels else 1, int(height), int(width)
+
+
+def flattened(x: np.ndarray) -> np.ndarray:
+    """Images as rows of numbers, channels first."""
+    return (np.moveaxis(x, 3, 1) if x.ndim == 4 else x).reshape(len(x), -1)
+
+
+def classes_of(name: str) -> int:
+    """The number of classes of a set; one alone leaves nothing to learn."""
+    y = images(name).y
+    if len(np.unique(y)) < 2:
+        raise SettingError("data to learn from have two classes at least", f"one in {name}", "choose other data")
+    return int(y.max()) + 1
 
 
 @lru_cache(maxsize=4)
