@@ -88,9 +88,7 @@ def drawn(rng: np.random.Generator, parts: Sequence[Part], counts: np.ndarray, t
     return Visit(train, test, mixture_of(counts))
 
 
-def _draw(
-    rng: np.random.Generator, parts: Sequence[Part], rows: Sequence[np.ndarray], counts: np.ndarray
-) -> Samples:
+def _draw(rng: np.random.Generator, parts: Sequence[Part], rows: Sequence[np.ndarray], counts: np.ndarray) -> Samples:
     chosen = [rng.choice(own, count, replace=False) for own, count in zip(rows, counts.tolist(), strict=True)]
     x = np.concatenate([part.x[own] for part, own in zip(parts, chosen, strict=True)])
     y = np.concatenate([part.y[own] for part, own in zip(parts, chosen, strict=True)])

@@ -12,7 +12,8 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.errors import SettingError
-from artesian.simulator.data import Samples, classes_of, flattened, images, rotate, shape_of
+from artesian.simulator.data import Samples, classes_of, images
+from artesian.simulator.pixels import flattened, rotate, shape_of
 from artesian.simulator.world.mixing import (
     Part,
     Partition,
