@@ -10,13 +10,17 @@ from typing import Any, Self
 from artesian.core import Algorithm, Model, Plan
 from artesian.errors import SettingError
 from artesian.simulator.fleet import Fleet
+from artesian.simulator.shifts import Shift, Shifted
 from artesian.simulator.start import Start
 from artesian.simulator.world import World
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Who learns what from which data, and how long."""
+    """Who learns what from which data, and how long.
+
+    With a shift, `world` is the world as that shifts it; a world that is shifted already brings its own.
+    """
 
     world: World
     model: Model
@@ -24,6 +28,7 @@ class Experiment:
     fleet: Fleet = field(default_factory=Fleet)
     training: Plan = field(default_factory=Plan)
     start: Start = field(default_factory=Start)
+    shift: Shift = field(default_factory=Shift)
     uploads: int = 1000
     name: str = "own"
     evaluate_every: int = 20  # uploads between two looks at the clusters
@@ -33,6 +38,11 @@ class Experiment:
         for name in ("uploads", "evaluate_every", "snapshot_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: it is counted from 1 on")
+        if self.shift.kind != "own":
+            plain = self.world.world if isinstance(self.world, Shifted) else self.world
+            object.__setattr__(self, "world", Shifted(plain, self.shift))
+        elif isinstance(self.world, Shifted):
+            object.__setattr__(self, "shift", self.world.shift)
 
     def planned(self) -> Self:
         """The same, with an algorithm that knows how long the run is meant to last."""
@@ -52,7 +62,7 @@ class Experiment:
 
     def _describe(self) -> dict[str, Any]:
         parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
-        tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start")}
+        tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start", "shift")}
         numbers = {n: getattr(self, n) for n in ("name", "uploads", "evaluate_every", "snapshot_every")}
         return numbers | parts | tables
 
