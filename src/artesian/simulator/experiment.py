@@ -38,6 +38,8 @@ class Experiment:
         for name in ("uploads", "evaluate_every", "snapshot_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} = {getattr(self, name)}: it is counted from 1 on")
+        if not len(self.world.names):
+            raise ValueError("a world has a client at least, and this one has none")
         if self.shift.kind != "own":
             plain = self.world.world if isinstance(self.world, Shifted) else self.world
             object.__setattr__(self, "world", Shifted(plain, self.shift))

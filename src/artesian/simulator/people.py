@@ -45,8 +45,8 @@ def _read_people(path: Path) -> People:
             "a file of people is .npz with arrays x, y and user", f"{error} in {path}", "write it anew"
         ) from None
     labels = y.dtype.kind in "iu" and group.dtype.kind in "iu" and user.dtype.kind in "iuU"
-    rows = {len(x), *(len(part) for part in (y, user, group) if part.ndim == 1)}
-    if not (labels and len(rows) == 1 and x.dtype.kind in "fiub" and x.ndim in (2, 3, 4) and x.size and y.min() >= 0):
+    one_each = all(part.shape == (len(x),) for part in (y, user, group))
+    if not (labels and one_each and x.dtype.kind in "fiub" and x.ndim in (2, 3, 4) and x.size and y.min() >= 0):
         raise MissingData(
             "x is rows of numbers or images; y, user and group say one thing for each, y a label from 0 on",
             f"{', '.join(f'{a.dtype} of shape {a.shape}' for a in (x, y, user, group))} in {path}",
