@@ -256,7 +256,7 @@ def _read_folder(folder: Path, side: int | None = None) -> Images:
             f"nothing at {folder}/*/*.png",
             "give the folder above the classes",
         )
-    colour = any(_open(path).mode not in ("1", "L") for path, _ in files[:: max(1, len(files) // 50)])
+    colour = any(_is_colour(path) for path, _ in files[:: max(1, len(files) // 50)])  # some fifty of them tell
     x = [_picture(path, "RGB" if colour else "L", side) for path, _ in files]
     if odd := next((i for i, image in enumerate(x) if image.shape != x[0].shape), None):
         raise MissingData(
@@ -269,6 +269,11 @@ def _read_folder(folder: Path, side: int | None = None) -> Images:
 
 def _is_picture(path: Path) -> bool:
     return path.suffix.lower() in PICTURES and path.is_file()
+
+
+def _is_colour(path: Path) -> bool:
+    with _open(path) as opened:
+        return opened.mode not in ("1", "L")
 
 
 def _open(path: Path) -> Any:
