@@ -11,7 +11,7 @@ import pytest
 
 from artesian.errors import SettingError
 from artesian.experiments import build
-from artesian.simulator.world import FewClasses, LabelGroups, World
+from artesian.simulator.world import WORLDS, FewClasses, LabelGroups, World
 from artesian.simulator.world.dealing import topped_up, train_and_test
 
 EACH, LABELS = 40, 10  # images of each label
@@ -190,10 +190,12 @@ def test_one_client_may_be_a_world(numbered: str) -> None:
 
 
 def test_data_of_one_class_are_refused_before_a_run(tmp_path: Path) -> None:
-    np.savez(tmp_path / "one.npz", x=np.ones((50, 2, 2)), y=np.zeros(50, int))
+    np.savez(tmp_path / "one.npz", x=np.ones((1200, 2, 2)), y=np.zeros(1200, int))
     for name in ("rotated", "label-groups", "few-classes"):
         with pytest.raises(SettingError, match="two classes at least: got one in"):
             build({"world": {"name": name, "data": str(tmp_path / "one.npz")}})
+        with pytest.raises(SettingError, match="two classes at least"):
+            WORLDS[name](data=str(tmp_path / "one.npz")).proxies(0)  # type: ignore[call-arg]
 
 
 def test_real_digits_are_dealt_to_a_hundred_clients() -> None:

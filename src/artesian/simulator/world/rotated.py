@@ -137,6 +137,7 @@ def _rotated(data: str, clusters: int) -> np.ndarray:
 def _permutation(data: str, seed: int) -> np.ndarray:
     """The order of images; a test set of their own stays in front."""
     found = images(data)
+    classes_of(data)  # refuses a single one
     if not found.tests:
         return generator(seed, "split").permutation(len(found))
     return np.concatenate([generator(seed, "split").permutation(found.tests), np.arange(found.tests, len(found))])
