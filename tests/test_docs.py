@@ -22,6 +22,7 @@ from artesian.server.app import create_app
 from artesian.simulator.data import images
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
+from artesian.simulator.shifts import Shift
 from artesian.simulator.start import Start
 from artesian.simulator.watch import CLUSTERS, UPLOADS
 from artesian.simulator.world import WORLDS
@@ -66,7 +67,7 @@ def test_every_algorithm_file_reads_the_same_way(name) -> None:
 
 def test_every_setting_is_documented() -> None:
     text = page("reference/settings.md")
-    kinds = [Plan, Fleet, Start, *WORLDS.values(), *MODELS.values()]
+    kinds = [Plan, Fleet, Start, Shift, *WORLDS.values(), *MODELS.values()]
     for kind in kinds:
         for setting in fields(kind):
             assert f"`{setting.name}`" in text, f"{kind.__name__}.{setting.name}"

@@ -29,6 +29,7 @@ from artesian.simulator.fleet import Fleet
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
 from artesian.simulator.run import Progress
+from artesian.simulator.shifts import Shift
 from artesian.simulator.start import Start
 from artesian.simulator.world import WORLDS, World
 
@@ -40,7 +41,7 @@ VERBS = {
 }  # what each kind of value must have at least
 NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every")
 OPTIONS = ("device", "loss", "task", "share", "frozen", "shape", "scale")  # of a torch model, beside its network's own
-TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start")
+TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
 
 
@@ -89,6 +90,7 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             fleet=settings_of(Fleet, tables.get("fleet", {}), "fleet"),
             training=settings_of(Plan, tables.get("training", {}), "training"),
             start=settings_of(Start, tables.get("start", {}), "start"),
+            shift=settings_of(Shift, tables.get("shift", {}), "shift"),
             name=str(tables.get("name", "own")),
             **{n: _whole(n, tables[n]) for n in NUMBERS if n in tables},
         ),
@@ -115,6 +117,7 @@ def simulate(
     fleet: Fleet | None = None,
     training: Plan | None = None,
     start: Start | None = None,
+    shift: Shift | None = None,
     uploads: int | None = None,
     changes: Sequence[str] = (),
     seed: int = 0,
@@ -137,7 +140,8 @@ def simulate(
     _check_arguments(seed=seed, workers=workers, uploads=uploads)
     if resume and out is None:
         raise SettingError("resume goes on with the run in out", "no out", "give the folder")
-    parts = {"world": world, "model": model, "fleet": fleet, "training": training, "start": start}
+    parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training}
+    parts |= {"start": start, "shift": shift}
     given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
     if isinstance(experiment, Experiment):
         chosen = _replaced(experiment, algorithm, given, changes)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from artesian.core import Plan
-from artesian.learners.networks import NETWORKS, cnn, har, mlp, resnet18
+from artesian.learners.networks import NETWORKS, cnn, cnn_casa, cnn_small, har, mlp, resnet18
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from artesian.learners.torch import TorchModel, one_thread  # noqa: E402
@@ -30,6 +30,16 @@ RESNET = (
         ("cnn", {}, 32 * 26 + 64 * (32 * 25 + 1) + 512 * 1025 + 10 * 513),
         ("cnn", {}, 582_026),
         ("cnn-padded", {}, 1_663_370),
+        ("cnn-padded", {"classes": 26}, 1_671_578),
+        ("cnn-wide", {}, 32 * 26 + 64 * (32 * 25 + 1) + 1024 * 3137 + 10 * 1025),
+        ("cnn-wide", {}, 3_274_634),
+        ("cnn-small", {}, 32 * 10 + 64 * (32 * 9 + 1) + 10 * 3137),
+        ("cnn-small", {}, 50_186),
+        ("cnn-casa", {}, 64 * 26 + 64 * (64 * 25 + 1) + 128 * 1025 + 64 * 129 + 10 * 65),
+        ("cnn-casa", {}, 244_234),
+        ("cnn-casa-cifar", {}, 64 * 76 + 64 * (64 * 25 + 1) + 120 * 1601 + 64 * 121 + 10 * 65),
+        ("cnn-casa-cifar", {}, 307_842),
+        ("cnn-casa-letters", {}, 42_838),
         ("resnet18", {}, RESNET),
         ("resnet18", {}, 11_173_962),
         ("resnet18", {"classes": 100}, 11_173_962 + 90 * 513),
@@ -47,7 +57,7 @@ def test_the_parameters_are_counted_by_hand(name, settings, parameters) -> None:
     assert count(NETWORKS[name](**settings)) == parameters
 
 
-@pytest.mark.parametrize("name", ["cnn", "cnn-padded", "resnet18"])
+@pytest.mark.parametrize("name", [n for n in NETWORKS if n.startswith("cnn")] + ["resnet18"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_become_one_number_per_class(name, channels) -> None:
     settings = {"channels": channels, "classes": 7} | ({} if name == "resnet18" else {"size": 32})
@@ -60,9 +70,32 @@ def test_pooling_before_relu_is_the_same() -> None:
     assert torch.equal(pool(x, 2).relu(), pool(x.relu(), 2))
 
 
+def test_dropout_trains_to_the_same_bits_and_is_off_when_it_is_judged() -> None:
+    model = TorchModel(dropping, shape=(1, 8, 8), device="cpu")
+    rng = np.random.default_rng(0)
+    learner = model.learner(rng.normal(size=(40, 64)).astype(np.float32), np.arange(40) % 10)
+    start = model.start(0)
+    with one_thread():
+        one, two = (learner.train(start, seed=3, plan=Plan(epochs=2)) for _ in range(2))
+        assert np.array_equal(one, two)
+        assert not np.array_equal(one, learner.train(start, seed=4, plan=Plan(epochs=2)))
+        assert np.array_equal(learner.losses(one), learner.losses(one))
+
+
+def dropping():
+    return cnn_small(size=8)
+
+
 def test_wrong_sizes_are_named() -> None:
     with pytest.raises(ValueError, match="size = 8 is too small"):
         cnn(size=8)
+    with pytest.raises(ValueError, match="size = 11 is too small"):
+        cnn_casa(size=11)
+    with pytest.raises(ValueError, match="size = 3 is too small"):
+        cnn_small(size=3)
+    for wrong in (64, [64], [64, 64, 64]):
+        with pytest.raises(ValueError, match="widths are two whole numbers"):
+            cnn_casa(widths=wrong)
     with pytest.raises(ValueError, match=r"hidden\[1\] is a whole number from 1 on, not 0"):
         mlp(hidden=[3, 0])
     with pytest.raises(ValueError, match="classes is a whole number"):

@@ -113,6 +113,25 @@ def test_a_share_of_clients_is_slower_by_the_factor(share: float, count: int) ->
     assert found.count(6.0) == 2 * count and found.count(2.0) == 2 * (20 - count)
 
 
+HUNDRED = [f"c{i:03d}" for i in range(100)]
+
+
+@pytest.mark.parametrize(("factor", "each"), [(5.0, 76), (10.0, 73)])
+def test_three_in_ten_of_casas_clients_are_slow(factor: float, each: int) -> None:
+    """70 uploads of quick clients in a unit, and 30/factor of slow ones."""
+    fleet = habits(names=HUNDRED, schedule="latency", slow_share=0.3, slow_factor=factor)
+    durations = [fleet.finishes_at(client, 1, 0.0) for client in HUNDRED]
+    assert sorted(durations) == [1.0] * 70 + [factor] * 30
+    assert sum(len(turns_until(fleet, client, 10.0)) for client in HUNDRED) == 10 * each
+
+
+def test_casas_other_clients_have_a_duration_of_their_own() -> None:
+    fleet = habits(names=HUNDRED, schedule="latency", latency_max=5.0, redraw=False)
+    durations = [fleet.finishes_at(client, 1, 0.0) for client in HUNDRED]
+    assert 1 <= min(durations) < 1.3 and 4.7 < max(durations) <= 5 and np.mean(durations) == pytest.approx(3, abs=0.3)
+    assert durations == [fleet.finishes_at(client, 7, 0.0) for client in HUNDRED]
+
+
 def test_slowness_multiplies_a_random_duration() -> None:
     plain = habits(schedule="latency", latency=1, latency_max=2)
     slow = habits(schedule="latency", latency=1, latency_max=2, slow_share=1.0, slow_factor=5)

@@ -14,7 +14,8 @@ from idx import write_idx
 
 from artesian.errors import MissingData, SettingError
 from artesian.simulator import data
-from artesian.simulator.data import Images, Samples, as_floats, available, find, images, read_idx, rotate
+from artesian.simulator.data import Images, Samples, as_floats, available, find, images, read_idx
+from artesian.simulator.pixels import rotate
 from artesian.simulator.world import Rotated
 
 COUNT = 120

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def cnn(channels: int = 1, classes: int = 10, size: int = 28, padding: int = 0) -> nn.Module:
+def cnn(channels: int = 1, classes: int = 10, size: int = 28, padding: int = 0, hidden: int = 512) -> nn.Module:
     """Two 5x5 convolutions (32, 64), each halved by pooling, dense 512: 582,026 parameters for 1x28x28, 10 classes."""
-    _check_sizes(channels=channels, classes=classes, size=size)
+    _check_sizes(channels=channels, classes=classes, size=size, hidden=hidden)
     nn = _nn()
     side = ((size + 2 * padding - 4) // 2 + 2 * padding - 4) // 2
     if side < 1:
@@ -31,15 +31,81 @@ def cnn(channels: int = 1, classes: int = 10, size: int = 28, padding: int = 0) 
         pool2=nn.MaxPool2d(2),
         relu2=nn.ReLU(inplace=True),
         flat=nn.Flatten(),
-        dense=nn.Linear(64 * side * side, 512),
+        dense=nn.Linear(64 * side * side, hidden),
         relu3=nn.ReLU(inplace=True),
-        output=nn.Linear(512, classes),
+        output=nn.Linear(hidden, classes),
     )
 
 
 def cnn_padded(channels: int = 1, classes: int = 10, size: int = 28) -> nn.Module:
-    """The same with padding 2, so that only pooling shrinks the image: 1,663,370 parameters."""
+    """The same with padding 2, only pooling shrinks the image: 1,663,370 parameters, 1,671,578 for 26 letters."""
     return cnn(channels, classes, size, padding=2)
+
+
+def cnn_wide(channels: int = 1, classes: int = 10, size: int = 28) -> nn.Module:
+    """FlexCFL's for FashionMNIST, padded, dense 1024: 3,274,634 parameters."""
+    return cnn(channels, classes, size, padding=2, hidden=1024)
+
+
+def cnn_small(channels: int = 1, classes: int = 10, size: int = 28, dropout: float = 0.5) -> nn.Module:
+    """FlexCFL's for MNIST, two padded 3x3 convolutions (32, 64) and no hidden dense layer: 50,186 parameters."""
+    _check_sizes(channels=channels, classes=classes, size=size)
+    nn = _nn()
+    if size < 4:
+        raise ValueError(f"size = {size} is too small: it is halved twice")
+    return _chain(
+        conv1=nn.Conv2d(channels, 32, 3, padding=1),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(inplace=True),
+        conv2=nn.Conv2d(32, 64, 3, padding=1),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(inplace=True),
+        dropout=nn.Dropout(dropout),
+        flat=nn.Flatten(),
+        output=nn.Linear(64 * (size // 4) ** 2, classes),
+    )
+
+
+def cnn_casa(
+    channels: int = 1,
+    classes: int = 10,
+    size: int = 28,
+    widths: Sequence[int] = (64, 64),
+    hidden: Sequence[int] = (128, 64),
+    dropout: float = 0.5,
+) -> nn.Module:
+    """CASA's for MNIST, two 5x5 convolutions (64, 64), dense 128 and 64: 244,234 parameters."""
+    (first, second), (one, two) = _pair("widths", widths), _pair("hidden", hidden)
+    _check_sizes(channels=channels, classes=classes, size=size)
+    nn = _nn()
+    side = ((size - 4) // 2 - 4) // 2
+    if side < 1:
+        raise ValueError(f"size = {size} is too small: two 5x5 convolutions leave nothing")
+    return _chain(
+        conv1=nn.Conv2d(channels, first, 5),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(inplace=True),
+        conv2=nn.Conv2d(first, second, 5),
+        dropout=nn.Dropout2d(dropout),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(inplace=True),
+        flat=nn.Flatten(),
+        dense1=nn.Linear(second * side * side, one),
+        relu3=nn.ReLU(inplace=True),
+        dense2=nn.Linear(one, two),
+        relu4=nn.ReLU(inplace=True),
+        output=nn.Linear(two, classes),
+    )
+
+
+def cnn_casa_cifar(channels: int = 3, classes: int = 10, size: int = 32) -> nn.Module:
+    """CASA's for CIFAR-10, dense 120 and 64, without dropout: 307,842 parameters."""
+    return cnn_casa(channels, classes, size, hidden=(120, 64), dropout=0.0)
+
+
+def cnn_casa_letters(channels: int = 1, classes: int = 62, size: int = 28) -> nn.Module:
+    """CASA's for FEMNIST, convolutions of 4 and 12, dense 120 and 100: 42,838 parameters."""
+    return cnn_casa(channels, classes, size, widths=(4, 12), hidden=(120, 100), dropout=0.0)
 
 
 def resnet18(channels: int = 3, classes: int = 10) -> nn.Module:
@@ -91,7 +157,12 @@ def har(features: int = 900, classes: int = 5, hidden: int = 300) -> nn.Module:
 
 NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
+    "cnn-casa": cnn_casa,
+    "cnn-casa-cifar": cnn_casa_cifar,
+    "cnn-casa-letters": cnn_casa_letters,
     "cnn-padded": cnn_padded,
+    "cnn-small": cnn_small,
+    "cnn-wide": cnn_wide,
     "har": har,
     "linear": linear,
     "mclr": mclr,
@@ -112,6 +183,13 @@ def _nn() -> Any:
 def _chain(**layers: Any) -> nn.Module:
     network: nn.Module = _nn().Sequential(OrderedDict(layers))
     return network
+
+
+def _pair(name: str, sizes: Sequence[int]) -> tuple[int, int]:
+    if isinstance(sizes, int) or len(sizes) != 2:
+        raise ValueError(f"{name} are two whole numbers, not {sizes!r}")
+    _check_sizes(**{f"{name}[{i}]": size for i, size in enumerate(sizes)})
+    return sizes[0], sizes[1]
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -1,7 +1,8 @@
 """Data sets as arrays, read once per process.
 
-A set is `digits` (bundled with scikit-learn), `fashion-mnist` or `mnist` (four idx files in a folder), an .npz file, or
-`module:name` for anything else, a torch `Dataset` included.
+A set is `digits` (bundled with scikit-learn), `fashion-mnist` or `mnist` (four idx files in a folder), one of a few
+.npz files by name, any .npz file, a folder of images with one folder for each class, or `module:name` for anything
+else, a torch `Dataset` included. `NAME@32` is the same set in images of 32 x 32.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import sys
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -20,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from artesian.errors import MissingData, MissingExtra
+from artesian.errors import MissingData, MissingExtra, SettingError
+from artesian.simulator.pixels import resized
 
 VARIABLE = "ARTESIAN_DATA"  # a folder in which data are looked for
 DEBIAN = Path("/usr/share/datasets")
@@ -28,6 +31,15 @@ IDX = {  # sets of four idx files: where else they may be, and how to get them
     "fashion-mnist": (DEBIAN / "fashion-mnist", "apt-get install dataset-fashion-mnist (Debian)"),
     "mnist": (DEBIAN / "mnist", "put its four idx files into a folder named mnist"),
 }
+NPZ = {  # sets of one .npz file: its places below ARTESIAN_DATA
+    "cifar10": ("cifar10/cifar10.npz", "cifar10.npz"),
+    "cifar100": ("cifar100/cifar100.npz", "cifar100.npz"),
+    "har": ("har_uci/har_uci.npz", "har/har.npz", "har.npz"),
+    "plates": ("plate_chars/plate_chars.npz", "plates/plates.npz", "plates.npz"),
+    "svhn": ("svhn/svhn.npz", "svhn.npz"),
+    "usps": ("usps/usps.npz", "usps.npz"),
+}
+PICTURES = (".png", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True)
@@ -56,22 +68,43 @@ def as_floats(x: np.ndarray) -> np.ndarray:
     return x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x.astype(np.float32, copy=False)
 
 
+def classes_of(name: str) -> int:
+    """The number of classes of a set; one alone leaves nothing to learn."""
+    y = images(name).y
+    if len(np.unique(y)) < 2:
+        raise SettingError("data to learn from have two classes at least", f"one in {name}", "choose other data")
+    return int(y.max()) + 1
+
+
 @lru_cache(maxsize=4)
 def images(name: str) -> Images:
     """The images of a data set."""
+    plain, _, side = name.rpartition("@")
+    if plain and side.isdecimal() and int(side) > 0:
+        found = _read(plain, int(side))
+        return Images(resized(found.x, int(side)), found.y, found.tests)
+    return _read(name)
+
+
+def _read(name: str, side: int | None = None) -> Images:
     if name == "digits":
         return _digits()
     if name in IDX:
         return _read_idx(find_folder(name))
-    return _imported(name) if ":" in name else _read_npz(find(name))
+    if name in NPZ:
+        return _read_npz(find_named(name), digits=name == "plates")
+    if ":" in name:
+        return _imported(name)
+    folder = _below(name, Path.is_dir)
+    return _read_folder(folder, side) if folder else _read_npz(find(name))
 
 
 def available() -> dict[str, str]:
     """Every data set by name, and where it was found; an empty text where it was not."""
     found = {"digits": "inside scikit-learn"}
-    for name in IDX:
+    for name in (*IDX, *NPZ):
         try:
-            found[name] = str(find_folder(name))
+            found[name] = str(find_folder(name) if name in IDX else find_named(name))
         except MissingData:
             found[name] = ""
     folder = os.environ.get(VARIABLE)
@@ -79,17 +112,36 @@ def available() -> dict[str, str]:
     return found | {str(path.relative_to(str(folder))): str(path) for path in files}
 
 
+def _places(name: str) -> list[Path]:
+    return [Path(name), *([Path(folder) / name] if (folder := os.environ.get(VARIABLE)) else [])]
+
+
+def _below(name: str, sound: Callable[[Path], bool]) -> Path | None:
+    return next((place for place in _places(name) if sound(place)), None)
+
+
 def find(name: str) -> Path:
     """A data file where it was named, or in the folder `ARTESIAN_DATA` points at."""
-    places = [Path(name), *([Path(folder) / name] if (folder := os.environ.get(VARIABLE)) else [])]
-    for place in places:
-        if place.is_file():
-            return place
-    looked = " and ".join(str(place) for place in places)
+    if place := _below(name, Path.is_file):
+        return place
+    looked = " and ".join(str(place) for place in _places(name))
     raise MissingData(
-        f"world.data is 'digits', {', '.join(map(repr, IDX))}, an .npz file or module:name",
+        f"data are {', '.join(map(repr, ('digits', *IDX, *NPZ)))}, an .npz file, a folder of images or module:name",
         f"nothing at {looked}",
         "give the path of the file, or set ARTESIAN_DATA to its folder",
+    )
+
+
+def find_named(name: str) -> Path:
+    """The .npz file of a set by its name, below `ARTESIAN_DATA`."""
+    folder = os.environ.get(VARIABLE)
+    for place in NPZ[name] if folder else ():
+        if (path := Path(str(folder)) / place).is_file():
+            return path
+    raise MissingData(
+        f"{name} is the file {NPZ[name][-1]}",
+        f"none at {' or '.join(NPZ[name])} in {folder}" if folder else "no ARTESIAN_DATA",
+        f"write {NPZ[name][-1]} (the guide to own data says how) and set ARTESIAN_DATA to its folder",
     )
 
 
@@ -173,18 +225,75 @@ def _digits() -> Images:
     return Images((bunch.images / 16).astype(np.float32), bunch.target.astype(np.int64))
 
 
-def _read_npz(path: Path) -> Images:
-    """Arrays x and y; or x_test, y_test, x_train and y_train."""
+def _read_npz(path: Path, digits: bool = False) -> Images:
+    """Arrays x and y; or x_test, y_test, x_train and y_train. `digits`: of the characters it has, those alone."""
     try:
         with open(path, "rb") as handle, zipfile.ZipFile(handle):  # not an archive: refused here
             handle.seek(0)
             with np.load(handle, allow_pickle=False) as file:
                 if "x_train" not in file:
-                    return _checked(file["x"], file["y"], str(path))
+                    x, y = _digits_of(file) if digits else (file["x"], file["y"])
+                    return _checked(x, y, str(path))
                 x, y = (np.concatenate([file[f"{part}_test"], file[f"{part}_train"]]) for part in "xy")
                 return _checked(x, y, str(path), len(file["y_test"]))
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise MissingData("a data file is .npz with arrays x and y", f"{error} in {path}", "write it anew") from None
+
+
+def _digits_of(file: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The digits among characters that the array `classes` names."""
+    y = np.array([int(name) if name.isdecimal() else -1 for name in file["classes"].tolist()])[file["y"]]
+    return file["x"][y >= 0], y[y >= 0]
+
+
+def _read_folder(folder: Path, side: int | None = None) -> Images:
+    """Pictures in one folder for each class, classes in the order of their names; `side` makes squares of them."""
+    kinds = sorted(path for path in folder.iterdir() if path.is_dir())
+    files = [(path, i) for i, kind in enumerate(kinds) for path in sorted(kind.iterdir()) if _is_picture(path)]
+    if not files:
+        raise MissingData(
+            "a folder of images holds one folder for each class, with .png or .jpg files",
+            f"nothing at {folder}/*/*.png",
+            "give the folder above the classes",
+        )
+    colour = any(_is_colour(path) for path, _ in files[:: max(1, len(files) // 50)])  # some fifty of them tell
+    x = [_picture(path, "RGB" if colour else "L", side) for path, _ in files]
+    if odd := next((i for i, image in enumerate(x) if image.shape != x[0].shape), None):
+        raise MissingData(
+            "images of a folder have one size",
+            f"{x[0].shape[:2]} in {files[0][0].name}, {x[odd].shape[:2]} in {files[odd][0].name}",
+            f"write {folder.name}@84 to make all of them 84 x 84",
+        )
+    return _checked(np.stack(x), np.array([i for _, i in files]), str(folder))
+
+
+def _is_picture(path: Path) -> bool:
+    return path.suffix.lower() in PICTURES and path.is_file()
+
+
+def _is_colour(path: Path) -> bool:
+    with _open(path) as opened:
+        return opened.mode not in ("1", "L")
+
+
+def _open(path: Path) -> Any:
+    try:
+        from PIL import Image
+    except ModuleNotFoundError:
+        raise MissingExtra("pillow", "images") from None
+    try:
+        return Image.open(path)
+    except (OSError, ValueError) as error:
+        raise MissingData("a picture can be read", f"{path} ({error})", "fetch it anew") from None
+
+
+def _picture(path: Path, mode: str, side: int | None) -> np.ndarray:
+    with _open(path) as opened:
+        try:
+            image = opened.convert(mode)
+            return np.asarray(image.resize((side, side)) if side else image, np.uint8)
+        except (OSError, ValueError) as error:
+            raise MissingData("a picture can be read", f"{path} ({error})", "fetch it anew") from None
 
 
 def _checked(x: np.ndarray, y: np.ndarray, path: str, tests: int = 0) -> Images:
@@ -197,24 +306,3 @@ def _checked(x: np.ndarray, y: np.ndarray, path: str, tests: int = 0) -> Images:
             "write it anew",
         )
     return Images(x if x.dtype == np.uint8 else x.astype(np.float32), y.astype(np.int64), tests)
-
-
-def rotate(images: np.ndarray, degrees: float) -> np.ndarray:
-    """Images turned counter-clockwise: exactly for multiples of 90, bilinearly otherwise, filled with 0.
-
-    Bytes are rounded to bytes again.
-    """
-    if degrees % 90 == 0:
-        return np.ascontiguousarray(np.rot90(images, int(degrees // 90), axes=(1, 2)))
-    try:
-        from scipy import ndimage
-    except ModuleNotFoundError:
-        raise MissingExtra("scipy", "sim") from None
-    if images.dtype != np.uint8:
-        turned: np.ndarray = ndimage.rotate(images, degrees, axes=(2, 1), reshape=False, order=1)
-        return turned.astype(images.dtype)
-    result = np.empty_like(images)
-    for part in range(0, len(images), 5000):  # in pieces, so that the floats between take little room
-        piece = images[part : part + 5000].astype(np.float32)
-        result[part : part + 5000] = np.rint(ndimage.rotate(piece, degrees, axes=(2, 1), reshape=False, order=1))
-    return result

@@ -10,13 +10,17 @@ from typing import Any, Self
 from artesian.core import Algorithm, Model, Plan
 from artesian.errors import SettingError
 from artesian.simulator.fleet import Fleet
+from artesian.simulator.shifts import Shift, Shifted
 from artesian.simulator.start import Start
 from artesian.simulator.world import World
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Who learns what from which data, and how long."""
+    """Who learns what from which data, and how long.
+
+    With a shift, `world` is the world as that shifts it; a world that is shifted already brings its own.
+    """
 
     world: World
     model: Model
@@ -24,6 +28,7 @@ class Experiment:
     fleet: Fleet = field(default_factory=Fleet)
     training: Plan = field(default_factory=Plan)
     start: Start = field(default_factory=Start)
+    shift: Shift = field(default_factory=Shift)
     uploads: int = 1000
     rounds: int | None = None  # with it, the run lasts so many rounds instead of so many uploads
     name: str = "own"
@@ -35,6 +40,13 @@ class Experiment:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name} = {number}: it is counted from 1 on")
+        if not len(self.world.names):
+            raise ValueError("a world has a client at least, and this one has none")
+        if self.shift.kind != "own":
+            plain = self.world.world if isinstance(self.world, Shifted) else self.world
+            object.__setattr__(self, "world", Shifted(plain, self.shift))
+        elif isinstance(self.world, Shifted):
+            object.__setattr__(self, "shift", self.world.shift)
 
     def planned(self) -> Self:
         """The same, with an algorithm that knows how long the run is meant to last and how many come to its start."""
@@ -50,10 +62,8 @@ class Experiment:
         return max(1, clients - round(self.fleet.late_share * clients))
 
     def _check_cohort(self) -> None:
-        """A world has clients, and as many as a round waits for."""
+        """There are as many clients as a round waits for."""
         clients, pace = len(self.world.names), self.algorithm.pace()
-        if not clients:
-            raise SettingError("a world has one client at least", "none", "raise its number of clients")
         wanted = getattr(pace, "quorum", None) or getattr(pace, "size", None) or 1
         if wanted > clients:
             raise SettingError(
@@ -71,7 +81,7 @@ class Experiment:
 
     def _describe(self) -> dict[str, Any]:
         parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
-        tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start")}
+        tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start", "shift")}
         numbers = {n: getattr(self, n) for n in ("name", "uploads", "rounds", "evaluate_every", "snapshot_every")}
         return numbers | parts | tables
 

@@ -1,0 +1,88 @@
+"""What a run is judged by, as functions of its numbers: clusters against true groups, and times."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from artesian.core import ClusterId
+from artesian.errors import MissingExtra
+
+WINDOW = 20  # evaluations of a moving mean
+GAIN = 0.001  # what counts as an improvement: 0.1 point of accuracy
+
+
+def purity(found: Sequence[Hashable], true: Sequence[Hashable]) -> float:
+    """(1/n) * the sum over clusters of their largest overlap with one true group; 1 for nobody."""
+    _check_pairs(found, true)
+    overlaps = Counter(zip(found, true, strict=True))
+    largest: dict[Hashable, int] = {}
+    for (cluster, _), count in overlaps.items():
+        largest[cluster] = max(count, largest.get(cluster, 0))
+    return sum(largest.values()) / len(found) if found else 1.0
+
+
+def adjusted_rand(found: Sequence[Hashable], true: Sequence[Hashable]) -> float:
+    """The adjusted Rand index: 1 for the same clusters whatever their names, about 0 for chance."""
+    _check_pairs(found, true)
+    try:
+        from sklearn.metrics import adjusted_rand_score
+    except ModuleNotFoundError:
+        raise MissingExtra("scikit-learn", "sim") from None
+    return float(adjusted_rand_score(_numbers(true), _numbers(found))) if found else 1.0
+
+
+def best_matching(scores: Mapping[ClusterId, Mapping[ClusterId, float]]) -> dict[ClusterId, ClusterId]:
+    """To every true group a cluster of its own, so that the scores add up to most: `scores[group][cluster]`.
+
+    Where there are fewer clusters than groups, some groups have none.
+    """
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ModuleNotFoundError:
+        raise MissingExtra("scipy", "sim") from None
+    groups, clusters = list(scores), list(next(iter(scores.values()), {}))
+    table = np.array([[scores[group][cluster] for cluster in clusters] for group in groups])
+    if not table.size:
+        return {}
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return {groups[i]: clusters[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)}
+
+
+def best_clusters(scores: Mapping[ClusterId, Mapping[ClusterId, float]]) -> dict[ClusterId, ClusterId]:
+    """To every true group the cluster that does best on it, the first of equals; one may serve several."""
+    return {group: max(row, key=lambda cluster: row[cluster]) for group, row in scores.items() if row}
+
+
+def time_to_target(times: Sequence[float], accuracies: Sequence[float], target: float) -> float | None:
+    """When the accuracy first reached the target; None: never."""
+    _check_pairs(times, accuracies)
+    return next((time for time, accuracy in zip(times, accuracies, strict=True) if accuracy >= target), None)
+
+
+def converged_at(
+    times: Sequence[float], accuracies: Sequence[float], window: int = WINDOW, gain: float = GAIN
+) -> float | None:
+    """The last time at which the moving mean rose more than `gain` above where it last did; None without numbers.
+
+    The mean is over the newest `window` evaluations, or those there are so far.
+    """
+    _check_pairs(times, accuracies)
+    last, best = None, -np.inf
+    for i, time in enumerate(times):
+        mean = float(np.mean(accuracies[max(0, i + 1 - window) : i + 1]))
+        if mean > best + gain:
+            last, best = time, mean
+    return last
+
+
+def _check_pairs(one: Sequence[object], two: Sequence[object]) -> None:
+    if len(one) != len(two):
+        raise ValueError(f"there is one for each, not {len(one)} and {len(two)}")
+
+
+def _numbers(names: Sequence[Hashable]) -> list[int]:
+    place = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    return [place[name] for name in names]

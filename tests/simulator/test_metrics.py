@@ -1,0 +1,70 @@
+"""Metrics, by hand numbers."""
+
+import pytest
+
+from artesian.simulator.metrics import (
+    adjusted_rand,
+    best_clusters,
+    best_matching,
+    converged_at,
+    purity,
+    time_to_target,
+)
+
+
+def test_purity_is_the_largest_overlaps() -> None:
+    found = ["a", "a", "a", "b", "b", "c"]
+    true = [0, 0, 1, 1, 1, 2]
+    assert purity(found, true) == pytest.approx((2 + 2 + 1) / 6)
+    assert purity(["x"] * 6, true) == pytest.approx(3 / 6)
+    assert purity(list(range(6)), true) == 1.0  # everybody alone is pure
+    assert purity([], []) == 1.0
+
+
+def test_the_adjusted_rand_index_by_hand() -> None:
+    assert adjusted_rand(["b", "b", "a", "a"], [0, 0, 1, 1]) == 1.0
+    # pairs together in both 1, in found 2, in true 3, of 6: (1 - 2*3/6) / ((2+3)/2 - 2*3/6) = 0
+    assert adjusted_rand(["a", "a", "b", "b"], [0, 0, 0, 1]) == pytest.approx(0.0)
+    # together in both 2, in found 4, in true 7, of 15: (2 - 4*7/15) / ((4+7)/2 - 4*7/15)
+    assert adjusted_rand([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 1]) == pytest.approx((2 - 28 / 15) / (5.5 - 28 / 15))
+    assert adjusted_rand([], []) == 1.0
+
+
+def test_one_for_each_is_demanded() -> None:
+    for metric in (purity, adjusted_rand, converged_at):
+        with pytest.raises(ValueError, match="not 2 and 1"):
+            metric([1, 2], [1])
+
+
+def test_the_best_matching_gives_every_group_its_own() -> None:
+    scores = {"k0": {"a": 0.9, "b": 0.8}, "k1": {"a": 0.85, "b": 0.1}}
+    assert best_matching(scores) == {"k0": "b", "k1": "a"}  # 1.65 is more than 1.0
+    assert best_clusters(scores) == {"k0": "a", "k1": "a"}
+    assert best_matching({"k0": {"a": 0.1}, "k1": {"a": 0.2}}) == {"k1": "a"}
+    assert best_matching({"k0": {"a": -5.0, "b": -1.0, "c": -3.0}}) == {"k0": "b"}  # minus squared errors
+    assert best_clusters({"k0": {"a": 0.5, "b": 0.5}}) == {"k0": "a"}
+    assert best_matching({}) == {} and best_clusters({}) == {}
+
+
+def test_the_time_to_a_target_is_the_first() -> None:
+    times, accuracies = [1.0, 2.0, 3.0, 4.0], [0.2, 0.8, 0.7, 0.9]
+    assert time_to_target(times, accuracies, 0.75) == 2.0
+    assert time_to_target(times, accuracies, 0.8) == 2.0
+    assert time_to_target(times, accuracies, 0.95) is None
+    assert time_to_target([], [], 0.5) is None
+
+
+def test_convergence_is_the_last_rise_of_the_moving_mean() -> None:
+    assert converged_at([], []) is None
+    assert converged_at([5.0], [0.3]) == 5.0
+    # means of two: 0.1, 0.2, 0.4, 0.5, 0.5, 0.5005, 0.5005
+    times = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    assert converged_at(times, [0.1, 0.3, 0.5, 0.5, 0.5, 0.501, 0.5], window=2) == 4.0
+    # a step at evaluation 5, a window of 20: the mean rises by 0.1/20 each time until the step fills it
+    accuracies = [0.5] * 5 + [0.6] * 95
+    assert converged_at(list(range(100)), accuracies) == pytest.approx(24)
+
+
+def test_slow_gains_add_up() -> None:
+    rising = [0.5 + 0.0002 * i for i in range(100)]  # never 0.1 point from one look to the next
+    assert converged_at(list(range(100)), rising) > 90
