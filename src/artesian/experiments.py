@@ -40,6 +40,7 @@ VERBS = {
     "model": ("layout", "start", "learner"),
 }  # what each kind of value must have at least
 NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every")
+MORE = ("evaluate", "target")
 OPTIONS = ("device", "loss", "task", "share", "frozen", "shape", "scale")  # of a torch model, beside its network's own
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
@@ -73,7 +74,7 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
 
 def build(tables: Mapping[str, Any]) -> Experiment:
     """The experiment these tables describe."""
-    _known(tables, ("name", *NUMBERS, *TABLES, *SERVING), "the experiment")
+    _known(tables, ("name", *NUMBERS, *MORE, *TABLES, *SERVING), "the experiment")
     for table in (*TABLES, *SERVING):
         if not isinstance(tables.get(table, {}), dict):
             raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
@@ -93,6 +94,7 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             shift=settings_of(Shift, tables.get("shift", {}), "shift"),
             name=str(tables.get("name", "own")),
             **{n: _whole(n, tables[n]) for n in NUMBERS if n in tables},
+            **{n: tables[n] for n in MORE if n in tables},
         ),
     )
 

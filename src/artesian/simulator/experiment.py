@@ -12,6 +12,7 @@ from artesian.errors import SettingError
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.shifts import Shift, Shifted
 from artesian.simulator.start import Start
+from artesian.simulator.watch import Evaluate
 from artesian.simulator.world import World
 
 
@@ -33,6 +34,8 @@ class Experiment:
     rounds: int | None = None  # with it, the run lasts so many rounds instead of so many uploads
     name: str = "own"
     evaluate_every: int = 20  # uploads between two looks at the clusters
+    evaluate: Evaluate = "clusters"  # or "clients": every client, too, on its own test data
+    target: float | None = None  # the accuracy of clients whose time is wanted
     snapshot_every: int = 200  # uploads between two snapshots, where there is a run folder
 
     def __post_init__(self) -> None:
@@ -40,6 +43,8 @@ class Experiment:
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name} = {number}: it is counted from 1 on")
+        if self.evaluate not in ("clusters", "clients"):
+            raise ValueError(f"evaluate is clusters or clients, not {self.evaluate!r}")
         if not len(self.world.names):
             raise ValueError("a world has a client at least, and this one has none")
         if self.shift.kind != "own":
@@ -82,7 +87,10 @@ class Experiment:
     def _describe(self) -> dict[str, Any]:
         parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
         tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start", "shift")}
-        numbers = {n: getattr(self, n) for n in ("name", "uploads", "rounds", "evaluate_every", "snapshot_every")}
+        numbers = {
+            n: getattr(self, n)
+            for n in ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every")
+        }
         return numbers | parts | tables
 
     @property

@@ -20,6 +20,7 @@ class Run:
     summary: Mapping[str, Any]
     metrics: Mapping[str, np.ndarray]  # one row per upload
     clusters: Mapping[str, np.ndarray]  # one row per look at a cluster
+    clients: Mapping[str, np.ndarray]  # one row per look at all clients
     models: Mapping[ClusterId, Mapping[str, np.ndarray]]  # the final ones, by parameter name
     params: Mapping[ClusterId, Params]  # the same as vectors
     mixtures: Mapping[ClientId, tuple[Mixture, Mixture | None]]  # true and found, newest

@@ -22,8 +22,9 @@ from artesian.simulator.folder import RunFolder, Table, configuration
 from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
+from artesian.simulator.shifts import changed
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
-from artesian.simulator.watch import CLUSTERS, UPLOADS, Entry, Watch, peak_mb
+from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch, peak_mb
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -64,6 +65,8 @@ class Simulation:
             self.place,
             self._table("metrics", UPLOADS, lengths),
             self._table("clusters", CLUSTERS, lengths),
+            self._table("clients", CLIENTS, lengths),
+            experiment.evaluate,
         )
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
@@ -166,7 +169,7 @@ class Simulation:
         if type(self.experiment.algorithm).moved is Algorithm.moved:
             return
         for client in sorted(self.coordinator.desk.waiting):
-            if self.world.changed(self.seed, client, turn, self._turn()):  # type: ignore[attr-defined]
+            if changed(self.world, self.seed, client, turn, self._turn()):
                 self._join(client, changed=True)
 
     def _leave(self, client: ClientId) -> None:
@@ -210,7 +213,7 @@ class Simulation:
         late = self.coordinator.state.version - flight.task.base
         self._settle(lambda: self._send(client, flight, done, late))
         if done.fit.trained and self._due(self.experiment.evaluate_every):
-            self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
+            self._look()
         if self.progress:
             self.progress(Progress(self._done(), self._planned, self.watch.accuracy()))
 
@@ -283,8 +286,13 @@ class Simulation:
             self.coordinator.flush()
         self.watch.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
         if not self._due(self.experiment.evaluate_every):
-            self.watch.look(self.coordinator, self.totals.uploads, self.clock.now)
+            self._look()
         self.watch.enter(wait=True)
+
+    def _look(self) -> None:
+        uploads, now = self.totals.uploads, self.clock.now
+        self.watch.look(self.coordinator, uploads, now)
+        self.watch.look_at_clients(self.coordinator, self.notebooks, self._cycle, uploads, now)
 
     # beginning, saving, restoring
 
@@ -345,7 +353,7 @@ class Simulation:
             totals=self.totals,
             late_in_a_row=self._late_in_a_row,
             journal=self.journal.count,
-            tables={"metrics": self.watch.uploads.flush(), "clusters": self.watch.looks.flush()},
+            tables={name: table.flush() for name, table in self.watch.tables.items()},
         )
         self.folder.save(self.totals.uploads, checkpoint)
 
@@ -380,13 +388,14 @@ class Simulation:
         models = {k: state.layout.unpack(vector) for k, vector in params.items()}
         summary = self._summary()
         if self.folder:
-            watch.uploads.flush()
-            watch.looks.flush()
+            for table in watch.tables.values():
+                table.flush()
             self.folder.finish(summary, models)
         return Run(
             summary,
             watch.uploads.arrays(),
             watch.looks.arrays(),
+            watch.clients.arrays(),
             models,
             params,
             {client: (true, watch.found.get(client)) for client, true in sorted(watch.true.items())},
@@ -403,7 +412,7 @@ class Simulation:
             "uploads": totals.uploads,
             "rounds": self.coordinator.state.rounds,
             "estimates": totals.estimates,
-            **self.watch.summary(self.coordinator, totals.uploads),
+            **self.watch.summary(self.coordinator, totals.uploads, self.experiment.target),
             "bytes_up": totals.bytes_up,
             "bytes_down": totals.bytes_down,
             "transfers": (totals.bytes_up + totals.bytes_down) / (4 * self.coordinator.state.layout.size),

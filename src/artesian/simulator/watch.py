@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,11 +17,15 @@ from artesian.engine import Coordinator
 from artesian.recipes import recipe
 from artesian.simulator.executors import Look, Place, Promise
 from artesian.simulator.folder import Cell, Table
+from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
 
 UPLOADS = (
     "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform"
 )  # fmt: skip
 CLUSTERS = ("upload", "time", "cluster", "accuracy")
+CLIENTS = ("upload", "time", "round", "clusters", "purity", "rand", "accuracy", "weighted")
+Plain = (str, int, float, type(None))
+Evaluate = Literal["clusters", "clients"]
 FLOOR = 1e-4  # the smallest share a divergence sees
 
 
@@ -54,13 +58,35 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Mean:
+    """The mean of several scores by these weights, some of which may still be worked out."""
+
+    scores: tuple[Promise[float], ...]
+    weights: tuple[float, ...]
+
+    @property
+    def ready(self) -> bool:
+        return all(score.ready for score in self.scores)
+
+    @property
+    def value(self) -> float:
+        return float(np.average([score.value for score in self.scores], weights=self.weights))
+
+
+@dataclass(frozen=True)
 class Row:
-    """A row of a table that waits for its score."""
+    """A row of a table, some of whose cells may still be worked out."""
 
     table: Table
-    before: tuple[Cell, ...]
-    score: Promise[float]
-    after: tuple[Cell, ...] = ()
+    cells: tuple[Cell | Promise[float], ...]
+
+    @property
+    def ready(self) -> bool:
+        return all(cell.ready for cell in self.cells if not isinstance(cell, Plain))
+
+    @property
+    def values(self) -> list[Cell]:
+        return [cell if isinstance(cell, Plain) else cell.value for cell in self.cells]
 
 
 @dataclass
@@ -70,6 +96,8 @@ class Watch:
     place: Place
     uploads: Table
     looks: Table
+    clients: Table
+    evaluate: Evaluate = "clusters"
     entries: list[Entry] = field(default_factory=list)
     found: dict[ClientId, Mixture] = field(default_factory=dict)
     true: dict[ClientId, Mixture] = field(default_factory=dict)
@@ -81,6 +109,11 @@ class Watch:
         self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables by the name of their file."""
+        return {"metrics": self.uploads, "clusters": self.looks, "clients": self.clients}
 
     def note(self, entry: Entry) -> None:
         """An upload was accepted."""
@@ -104,8 +137,44 @@ class Watch:
         for name in self.names:
             shown = [name] if coordinator.algorithm.stands_for and name in clusters else list(clusters)
             scores = tuple(self._score_of(name, k, coordinator) for k in shown)
-            self._rows.append(Row(self.looks, (upload, time, name), Best(scores)))
+            self._rows.append(Row(self.looks, (upload, time, name, Best(scores))))
         self.enter()
+
+    def look_at_clients(
+        self,
+        coordinator: Coordinator,
+        notebooks: Mapping[ClientId, Notebook],
+        cycles: Callable[[ClientId], int],
+        upload: int,
+        time: float,
+    ) -> None:
+        """How clusters compare with the true groups and, where that is asked for, how every client does now."""
+        state = coordinator.state
+        known = [client for client, member in state.members.items() if member.mixture and client in self.true]
+        found = [_largest(state.members[client].mixture or {}) for client in known]
+        true = [_largest(self.true[client]) for client in known]
+        scores: tuple[Cell | Promise[float], ...] = (None, None)
+        if self.evaluate == "clients":
+            present = [client for client, member in state.members.items() if member.present]
+            scores = self._score_clients(coordinator, notebooks, {client: cycles(client) for client in present})
+        judged = (purity(found, true), adjusted_rand(found, true)) if known else (None, None)
+        cells = (upload, time, state.rounds, len(state.clusters), *judged, *scores)
+        self._rows.append(Row(self.clients, cells))
+        self.enter()
+
+    def _score_clients(
+        self, coordinator: Coordinator, notebooks: Mapping[ClientId, Notebook], cycles: Mapping[ClientId, int]
+    ) -> tuple[Cell | Promise[float], ...]:
+        """The mean over clients of their score on their own test data, and the mean weighted by its size."""
+        scores, sizes = [], []
+        for client, cycle in cycles.items():
+            task = coordinator.preview(client)
+            ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebooks.get(client, Notebook()))
+            scores.append(self.judge(Look(ensemble, client=client, cycle=cycle)))
+            sizes.append(float(len(self.place.world.visit(self.place.seed, client, cycle).test)))
+        if not sum(sizes):
+            return (None, None)
+        return Mean(tuple(scores), (1.0,) * len(scores)), Mean(tuple(scores), tuple(sizes))
 
     def _score_of(self, name: ClusterId, k: ClusterId, coordinator: Coordinator) -> Promise[float]:
         cluster = coordinator.state.clusters[k]
@@ -115,11 +184,12 @@ class Watch:
 
     def enter(self, *, wait: bool = False) -> None:
         """Enter the rows whose scores are there, in order; or wait for all of them."""
-        while self._rows and (wait or self._rows[0].score.ready):
+        while self._rows and (wait or self._rows[0].ready):
             row = self._rows.popleft()
-            row.table.add(*row.before, row.score.value, *row.after)
+            values = row.values
+            row.table.add(*values)
             if row.table is self.uploads:
-                client, score = str(row.before[2]), row.score.value
+                client, score = str(values[2]), float(values[7] or 0)
                 self._total += score - self._newest.get(client, 0.0)
                 self._newest[client] = score
 
@@ -127,7 +197,7 @@ class Watch:
         """The mean score of what clients drew back last."""
         return self._total / len(self._newest) if self._newest else None
 
-    def summary(self, coordinator: Coordinator, uploads: int) -> dict[str, Any]:
+    def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
         """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
         last = list({row[2]: row for row in self.uploads.rows}.values())
         learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
@@ -140,6 +210,24 @@ class Watch:
             "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.names) :]]) if learnt else None,
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in last]),
+            **self._summary_of_clients(target),
+        }
+
+    def _summary_of_clients(self, target: float | None) -> dict[str, Any]:
+        """Clusters against true groups at the end; how clients do, and when they did as well."""
+        rows = self.clients.rows
+        judged = [row for row in rows if row[6] is not None]
+        times, scores = [float(row[1] or 0) for row in judged], [float(row[6] or 0) for row in judged]
+        weighted = [float(row[7] or 0) for row in judged]
+        return {
+            "clusters": rows[-1][3] if rows else None,
+            "purity": rows[-1][4] if rows else None,
+            "rand": rows[-1][5] if rows else None,
+            "clients": scores[-1] if judged else None,
+            "clients_best": max(scores) if judged else None,
+            "weighted_best": max(weighted) if judged else None,
+            "time_to_target": None if target is None else time_to_target(times, scores, target),
+            "converged_at": converged_at(times, scores),
         }
 
     def _judge(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
@@ -153,12 +241,17 @@ class Watch:
         before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
         known = None if found is None else divergence(entry.mixture, found)
         score = self.judge(Look(ensemble, client=client, cycle=entry.cycle))
-        self._rows.append(Row(self.uploads, before, score, (known, divergence(entry.mixture, even))))
+        self._rows.append(Row(self.uploads, (*before, score, known, divergence(entry.mixture, even))))
 
 
 def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:
     """KL(true || found), with shares below 1e-4 seen as 1e-4."""
     return sum(p * log(max(p, FLOOR) / max(found.get(k, 0.0), FLOOR)) for k, p in true.items())
+
+
+def _largest(mixture: Mixture) -> ClusterId:
+    """The cluster with the largest share, the first of equals."""
+    return max(mixture, key=lambda k: mixture[k])
 
 
 def peak_mb(workers: int) -> float:
