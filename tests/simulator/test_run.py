@@ -324,11 +324,11 @@ class Homesick(Telling):
         return super().measure(upload, given)
 
 
-class Rigid(Telling):
-    """Cannot be sent anywhere."""
+def hidden() -> type[Telling]:
+    class Hidden(Telling):
+        """No worker finds it by name."""
 
-    def __reduce__(self):
-        raise TypeError("not picklable")
+    return Hidden
 
 
 def clipped(coordinator):
@@ -344,7 +344,7 @@ def clipped(coordinator):
         (Telling, 1, clipped, 0),
         (Telling, 1, InProcess, 0),
         (Homesick, 1, Direct, 0),
-        (Rigid, 1, Direct, 0),
+        (hidden(), 1, Direct, 0),
     ],
 )
 def test_uploads_are_measured_where_they_are_made_if_they_may(algorithm, workers, link, where) -> None:

@@ -48,6 +48,16 @@ def test_what_fails_is_counted_and_left(clock) -> None:
     assert told(watch) == {"training": 3, "other": 1}
 
 
+def test_what_went_on_beside_a_part_is_taken_out_of_it_and_no_more(clock) -> None:
+    watch = Stopwatch("waiting")
+    clock(3)
+    watch.turn("other")
+    watch.shift("waiting", "moving", 1)
+    assert told(watch) == {"waiting": 2, "moving": 1}
+    watch.shift("waiting", "moving", 5)
+    assert told(watch) == {"moving": 3}
+
+
 def test_a_timed_proxy_says_what_the_proxy_says(clock) -> None:
     model, watch = ToyModel(), Stopwatch()
     learner = model.learner(*vars(ToyWorld().proxies(0)["k0"]).values())

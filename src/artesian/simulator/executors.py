@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -31,6 +31,7 @@ from artesian.core import (
 )
 from artesian.errors import MissingExtra, WorkerLost
 from artesian.recipes import Fit, recipe
+from artesian.simulator.parcel import Parcel
 from artesian.simulator.start import proxy_learners
 from artesian.simulator.stopwatch import Seconds, Stopwatch
 from artesian.simulator.world import World
@@ -188,7 +189,13 @@ class Inline:
         pass
 
 
-Parcel = tuple[bytes, Seconds]  # a pickled result, and where the worker's time went
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What a worker sends back."""
+
+    found: T
+    spent: Seconds  # where its time went
+    packing: float  # what it took to pack the question, as the parcel said
 
 
 class Processes:
@@ -225,31 +232,31 @@ class Processes:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _send(self, work: Job | Look) -> Awaited[Any]:
-        with self.spent.part("moving"):
-            packed = pickle.dumps(work)
         try:
-            return Awaited(self._pool.submit(_work, packed), self)
+            return Awaited(self._pool.submit(_work, Parcel(work)), self)
         except BrokenProcessPool:
             raise _lost() from None
 
-    def receive(self, future: Future[Parcel]) -> Any:
-        """Wait for a parcel, and open it."""
+    def receive(self, future: Future[Parcel[Answer[T]]]) -> T:
+        """Wait for an answer; threads beside this one pack and unpack meanwhile."""
         try:
             with self.spent.part("waiting"):
-                packed, seconds = future.result()
+                parcel = future.result()
         except BrokenProcessPool:
             raise _lost() from None
-        for part, spent in seconds.items():
-            self.theirs[part] += spent
-        with self.spent.part("moving"):
-            return pickle.loads(packed)
+        answer = parcel.content
+        self.spent.shift("waiting", "moving", answer.packing + parcel.unpacking)
+        for part, seconds in answer.spent.items():
+            self.theirs[part] += seconds
+        self.theirs["moving"] += parcel.packing
+        return answer.found
 
 
 @dataclass(frozen=True)
 class Awaited(Generic[T]):
     """What a worker promised."""
 
-    future: Future[Parcel]
+    future: Future[Parcel[Answer[T]]]
     crew: Processes
 
     @property
@@ -258,8 +265,7 @@ class Awaited(Generic[T]):
 
     @cached_property
     def value(self) -> T:
-        found: T = self.crew.receive(self.future)
-        return found
+        return self.crew.receive(self.future)
 
 
 def executor(place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> Executor:
@@ -268,12 +274,9 @@ def executor(place: Place, workers: int, spent: Stopwatch, theirs: dict[str, flo
 
 
 def travels(value: Any) -> bool:
-    """Can it be sent to a worker?"""
-    try:
-        pickle.dumps(value)
-    except Exception:
-        return False
-    return True
+    """Does a worker find its class by name?"""
+    kind = type(value)
+    return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
 
 
 @contextmanager
@@ -323,10 +326,10 @@ def _settle_in(place: Place) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
 
 
-def _work(packed: bytes) -> Parcel:
-    """Open a parcel, do what it asks for, and pack what came out."""
+def _work(parcel: Parcel[Job | Look]) -> Parcel[Answer[Done | float]]:
     assert _place is not None
-    spent = Stopwatch("moving")
-    work = pickle.loads(packed)
+    spent, work = Stopwatch(), parcel.content
     found = _place.perform(work, spent) if isinstance(work, Job) else _place.score(work, spent)
-    return pickle.dumps(found), spent.seconds
+    seconds = spent.seconds
+    seconds["moving"] += parcel.unpacking
+    return Parcel(Answer(found, seconds, parcel.packing))

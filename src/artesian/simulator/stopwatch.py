@@ -50,6 +50,12 @@ class Stopwatch:
         outer, self._part, self._since = self._part, name, now
         return outer
 
+    def shift(self, before: str, after: str, seconds: float) -> None:
+        """Count for another part what went on beside this one, as far as it goes."""
+        moved = min(seconds, self._seconds[before])
+        self._seconds[before] -= moved
+        self._seconds[after] += moved
+
     @property
     def seconds(self) -> dict[str, float]:
         """What each part took until now; together, the time since the start."""
