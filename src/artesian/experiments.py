@@ -93,10 +93,18 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             start=settings_of(Start, tables.get("start", {}), "start"),
             shift=settings_of(Shift, tables.get("shift", {}), "shift"),
             name=str(tables.get("name", "own")),
-            **{n: _whole(n, tables[n]) for n in NUMBERS if n in tables},
-            **{n: tables[n] for n in MORE if n in tables},
+            **_plain_settings(tables),
         ),
     )
+
+
+def _plain_settings(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an experiment that are in no table."""
+    numbers = {name: _whole(name, tables[name]) for name in NUMBERS if name in tables}
+    target = tables.get("target")
+    if target is not None and type(target) not in (int, float):
+        raise SettingError("target is a number", repr(target), "mend it")
+    return numbers | {name: tables[name] for name in MORE if name in tables}
 
 
 def _usual(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

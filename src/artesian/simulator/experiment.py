@@ -15,6 +15,8 @@ from artesian.simulator.start import Start
 from artesian.simulator.watch import Evaluate
 from artesian.simulator.world import World
 
+NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every")
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -87,10 +89,7 @@ class Experiment:
     def _describe(self) -> dict[str, Any]:
         parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
         tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start", "shift")}
-        numbers = {
-            n: getattr(self, n)
-            for n in ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every")
-        }
+        numbers = {name: getattr(self, name) for name in NUMBERS}
         return numbers | parts | tables
 
     @property
