@@ -41,6 +41,7 @@ VERBS = {
 }  # what each kind of value must have at least
 NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every")
 MORE = ("evaluate", "target")
+USUAL = "small"  # the scale of a file as it is
 OPTIONS = ("device", "loss", "task", "share", "frozen", "shape", "scale")  # of a torch model, beside its network's own
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
@@ -65,6 +66,7 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingError("an experiment is a TOML file", f"{error} in {source}", "mend the file") from None
+    tables = _scaled(tables, changes)
     if isinstance(changes, str):
         raise SettingError("changes are a list of section.key=value", repr(changes), "put it into a list")
     for change in changes:
@@ -72,9 +74,33 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
     return {"name": name, **tables}
 
 
+def _scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The tables at the scale that is asked for: what [scales.NAME] says stands above the rest."""
+    scales = tables.pop("scales", {})
+    asked = [value for place, value in map(parse_change, changes) if place == "scale"] if scales else []
+    scale = asked[-1] if asked else tables.get("scale")
+    if scale is None or (scale == USUAL and scale not in scales):
+        return tables
+    if scale not in scales:
+        raise SettingError("scale is one the experiment has", repr(scale), nearest(str(scale), [USUAL, *scales]))
+    return _merged(tables, scales[scale])
+
+
+def _merged(tables: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with others laid above them; one that names something else is replaced whole."""
+    merged = dict(tables)
+    for key, value in above.items():
+        old = merged.get(key)
+        nested = (
+            isinstance(value, dict) and isinstance(old, dict) and value.get("name", old.get("name")) == old.get("name")
+        )
+        merged[key] = _merged(old or {}, value) if nested else value
+    return merged
+
+
 def build(tables: Mapping[str, Any]) -> Experiment:
     """The experiment these tables describe."""
-    _known(tables, ("name", *NUMBERS, *MORE, *TABLES, *SERVING), "the experiment")
+    _known(tables, ("name", "scale", *NUMBERS, *MORE, *TABLES, *SERVING), "the experiment")
     for table in (*TABLES, *SERVING):
         if not isinstance(tables.get(table, {}), dict):
             raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
