@@ -10,11 +10,13 @@ from artesian.algorithms.fedavg import FedAvg
 from artesian.algorithms.fedbuff import FedBuff
 from artesian.algorithms.fedprox import FedProx
 from artesian.algorithms.fedsoft_async import FedSoftAsync
+from artesian.algorithms.icfl import ICFL, ICFLAsync
 from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (CA2FL, CDFL, CFL, CFLAsync, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, Local)
+    kind.name: kind
+    for kind in (CA2FL, CDFL, CFL, CFLAsync, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, ICFL, ICFLAsync, Local)
 }
 
 __all__ = [
@@ -22,11 +24,13 @@ __all__ = [
     "CA2FL",
     "CDFL",
     "CFL",
+    "ICFL",
     "CFLAsync",
     "FedAsync",
     "FedAvg",
     "FedBuff",
     "FedProx",
     "FedSoftAsync",
+    "ICFLAsync",
     "Local",
 ]
