@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, CFL, ICFL, CFLAsync, FedAsync, FedAvg, FedBuff, ICFLAsync
+from artesian.algorithms import ALGORITHMS, CDFL, CFL, ICFL, CFLAsync, FedAsync, FedAvg, FedBuff, FeSEM, ICFLAsync
 from artesian.core import Task
 from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
@@ -20,6 +20,8 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     FedAsync(staleness="polynomial", max_staleness=2),
     FedAvg(clients_per_round=3, buffers="server"),
     FedBuff(buffer_size=3, momentum=0.5),
+    FeSEM(centres="random", migrate=True, clients_per_round=3),
+    FeSEM(clusters=3, buffers="server"),
     ICFL(horizon=3, alpha_start=0.99, clients_per_round=3),
     ICFL(similarity="delta", alpha_start=0.5, buffers="server"),
     ICFLAsync(horizon=20, alpha_start=0.9, max_staleness=3),

@@ -10,13 +10,28 @@ from artesian.algorithms.fedavg import FedAvg
 from artesian.algorithms.fedbuff import FedBuff
 from artesian.algorithms.fedprox import FedProx
 from artesian.algorithms.fedsoft_async import FedSoftAsync
+from artesian.algorithms.fesem import FeSEM
 from artesian.algorithms.icfl import ICFL, ICFLAsync
 from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
-    for kind in (CA2FL, CDFL, CFL, CFLAsync, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, ICFL, ICFLAsync, Local)
+    for kind in (
+        CA2FL,
+        CDFL,
+        CFL,
+        CFLAsync,
+        FedAsync,
+        FedAvg,
+        FedBuff,
+        FedProx,
+        FedSoftAsync,
+        FeSEM,
+        ICFL,
+        ICFLAsync,
+        Local,
+    )
 }
 
 __all__ = [
@@ -26,6 +41,7 @@ __all__ = [
     "CFL",
     "ICFL",
     "CFLAsync",
+    "FeSEM",
     "FedAsync",
     "FedAvg",
     "FedBuff",
