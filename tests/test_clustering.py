@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from artesian.clustering import (
+    blank_table,
     cosines,
     eigengap,
     eigenvalues,
     kmeans_groups,
     left_singular,
     linked_groups,
+    refreshed,
     spectral_groups,
 )
 from artesian.errors import MissingExtra
@@ -29,6 +31,20 @@ def test_cosines_of_every_pair() -> None:
     vectors = [np.array(v, np.float32) for v in ((1, 0), (1, 1), (0, 0))]
     expected = [[1, 0.5**0.5, 0], [0.5**0.5, 1, 0], [0, 0, 1]]
     np.testing.assert_allclose(cosines(layout, vectors), expected, atol=1e-7)
+
+
+def test_a_table_works_out_only_the_rows_of_new_vectors() -> None:
+    layout = Layout.of({"w": np.zeros(2, np.float32)})
+    a, b, c, d = (np.array(v, np.float32) for v in ((1, 0), (1, 1), (0, 0), (0, 3)))
+    table = refreshed(layout, blank_table(), {"a": a, "b": b})
+    table = refreshed(layout, table, {"c": c, "a": d})
+    assert (table["clients"], table["vectors"]["a"] is d) == (["a", "b", "c"], True)
+    np.testing.assert_allclose(table["norms"], [3, 2**0.5, 0])
+    np.testing.assert_allclose(table["cosines"], cosines(layout, [d, b, c]), atol=1e-12)
+    kept = {**table, "cosines": np.full((3, 3), 0.5)}  # rows of others are taken as they are
+    half = 0.5**0.5
+    expected = [[0.5, 0.5, 0], [0.5, 0.5, half], [0, half, 0.5]]
+    np.testing.assert_allclose(refreshed(layout, kept, {"c": a})["cosines"], expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(

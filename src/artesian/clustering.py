@@ -7,13 +7,13 @@ each position; whoever calls maps positions back to clients.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from artesian.errors import MissingExtra
-from artesian.params import Layout, Params, cosine
+from artesian.params import Layout, Params, cosine, dot, norm
 
 TINY = 1e-12  # what a row without any similarity is given
 
@@ -26,6 +26,29 @@ def cosines(layout: Layout, vectors: Sequence[Params]) -> np.ndarray:
         for j in range(i):
             found[i, j] = found[j, i] = cosine(layout, vectors[i], vectors[j])
     return found
+
+
+def blank_table() -> dict[str, Any]:
+    """A table of nobody's vectors."""
+    return {"clients": [], "vectors": {}, "norms": np.zeros(0), "cosines": np.eye(0)}
+
+
+def refreshed(layout: Layout, table: Mapping[str, Any], news: Mapping[str, Params]) -> dict[str, Any]:
+    """A table of one vector for every client and the cosines of all pairs; only rows of new vectors are worked out."""
+    clients = [*table["clients"], *(client for client in news if client not in table["vectors"])]
+    vectors = {**table["vectors"], **news}
+    known, count = len(table["clients"]), len(clients)
+    norms, cosines = np.zeros(count), np.eye(count)
+    norms[:known], cosines[:known, :known] = table["norms"], table["cosines"]
+    places = sorted(clients.index(client) for client in news)
+    for i in places:
+        norms[i] = norm(layout, vectors[clients[i]])
+    for i in places:
+        for j in set(range(count)) - {j for j in places if j >= i}:
+            size = norms[i] * norms[j]
+            inner = dot(layout, vectors[clients[i]], vectors[clients[j]]) if size else 0.0
+            cosines[i, j] = cosines[j, i] = inner / size if size else 0.0
+    return {"clients": clients, "vectors": vectors, "norms": norms, "cosines": cosines}
 
 
 def eigenvalues(affinity: np.ndarray, most: int) -> np.ndarray:

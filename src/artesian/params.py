@@ -368,8 +368,12 @@ def norm(layout: Layout, a: Params) -> float:
 def cosine(layout: Layout, a: Params, b: Params) -> float:
     """The cosine of the trainable parts; 0 where one of them is zero."""
     size = norm(layout, a) * norm(layout, b)
-    dot = sum(float(np.multiply(a[p], b[p], dtype=np.float64).sum()) for p in chunks(layout.trainable))
-    return dot / size if size else 0.0
+    return dot(layout, a, b) / size if size else 0.0
+
+
+def dot(layout: Layout, a: Params, b: Params) -> float:
+    """The inner product of the trainable parts."""
+    return sum(float(np.multiply(a[p], b[p], dtype=np.float64).sum()) for p in chunks(layout.trainable))
 
 
 def _square(x: np.ndarray) -> float:

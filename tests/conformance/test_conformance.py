@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, FedAsync, FedAvg, FedBuff
+from artesian.algorithms import ALGORITHMS, CDFL, CFL, ICFL, CFLAsync, FedAsync, FedAvg, FedBuff, FeSEM, ICFLAsync
 from artesian.core import Task
 from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
@@ -13,9 +13,19 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     CDFL(staleness_ref="cluster", reply_clusters="above_bar", buffers="server"),
     CDFL(adjust_start_epoch=3, adjust_records=2, amplifier=(3, 3), l_bar=1.0),
     CDFL(tau0=1, loss_scale="mean"),
+    CFL(eps1=9, eps2=0.01, clients_per_round=3, weighting="uniform", buffers="server"),
+    CFL(eps1=9, eps2=0.01, min_size=2, gamma_max=0.1),
+    CFLAsync(eps1=9, eps2=0.01, min_size=2, alpha=0.5, max_staleness=3),
+    CFLAsync(eps1=9, eps2=0.01, staleness="hinge", gamma_max=0.2, weighting="uniform"),
     FedAsync(staleness="polynomial", max_staleness=2),
     FedAvg(clients_per_round=3, buffers="server"),
     FedBuff(buffer_size=3, momentum=0.5),
+    FeSEM(centres="random", migrate=True, clients_per_round=3),
+    FeSEM(clusters=3, buffers="server"),
+    ICFL(horizon=3, alpha_start=0.99, clients_per_round=3),
+    ICFL(similarity="delta", alpha_start=0.5, buffers="server"),
+    ICFLAsync(horizon=20, alpha_start=0.9, max_staleness=3),
+    ICFLAsync(similarity="delta", alpha_start=0.0, staleness="hinge", alpha=1.0),
 ]
 
 

@@ -4,16 +4,49 @@ from __future__ import annotations
 
 from artesian.algorithms.ca2fl import CA2FL
 from artesian.algorithms.cdfl import CDFL
+from artesian.algorithms.cfl import CFL, CFLAsync
 from artesian.algorithms.fedasync import FedAsync
 from artesian.algorithms.fedavg import FedAvg
 from artesian.algorithms.fedbuff import FedBuff
 from artesian.algorithms.fedprox import FedProx
 from artesian.algorithms.fedsoft_async import FedSoftAsync
+from artesian.algorithms.fesem import FeSEM
+from artesian.algorithms.icfl import ICFL, ICFLAsync
 from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (CA2FL, CDFL, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, Local)
+    kind.name: kind
+    for kind in (
+        CA2FL,
+        CDFL,
+        CFL,
+        CFLAsync,
+        FedAsync,
+        FedAvg,
+        FedBuff,
+        FedProx,
+        FedSoftAsync,
+        FeSEM,
+        ICFL,
+        ICFLAsync,
+        Local,
+    )
 }
 
-__all__ = ["ALGORITHMS", "CA2FL", "CDFL", "FedAsync", "FedAvg", "FedBuff", "FedProx", "FedSoftAsync", "Local"]
+__all__ = [
+    "ALGORITHMS",
+    "CA2FL",
+    "CDFL",
+    "CFL",
+    "ICFL",
+    "CFLAsync",
+    "FeSEM",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "FedProx",
+    "FedSoftAsync",
+    "ICFLAsync",
+    "Local",
+]
