@@ -332,7 +332,10 @@ class Coordinator:
 
     def _blend(self, task: Task, upload: Upload) -> Params:
         """Where a client began that trained one model from several."""
-        return blended(self._state.layout, task.models, upload.mixture)
+        told = upload.mixture or {}
+        total = sum(told.values())  # shares need not sum to 1; a blend's do
+        shares = {k: share / total for k, share in told.items()} if total else None
+        return blended(self._state.layout, task.models, shares)
 
     def member(self, client: ClientId) -> Member:
         """What is known of a client; a stranger is refused."""

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, FedAsync, FedAvg, FedBuff
+from artesian.algorithms import ALGORITHMS, CDFL, IFCA, FedAsync, FedAvg, FedBuff, FedEM, FedSoft, IFCAAsync
 from artesian.core import Task
 from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
@@ -16,6 +16,12 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     FedAsync(staleness="polynomial", max_staleness=2),
     FedAvg(clients_per_round=3, buffers="server"),
     FedBuff(buffer_size=3, momentum=0.5),
+    FedEM(predict="largest", local_epochs=2, clients_per_round=3, buffers="server"),
+    FedSoft(selection_size=1, estimation_interval=3, quorum=2),
+    FedSoft(do_selection=False, sigma=0.0, estimation_interval=1),
+    IFCA(averaging="gradient", clients_per_round=3),
+    IFCA(clusters=3, initial="random", migrate=True, buffers="server"),
+    IFCAAsync(staleness="hinge", max_staleness=1, clusters=3, initial="random"),
 ]
 
 

@@ -7,13 +7,45 @@ from artesian.algorithms.cdfl import CDFL
 from artesian.algorithms.fedasync import FedAsync
 from artesian.algorithms.fedavg import FedAvg
 from artesian.algorithms.fedbuff import FedBuff
+from artesian.algorithms.fedem import FedEM
 from artesian.algorithms.fedprox import FedProx
+from artesian.algorithms.fedsoft import FedSoft
 from artesian.algorithms.fedsoft_async import FedSoftAsync
+from artesian.algorithms.ifca import IFCA
+from artesian.algorithms.ifca_async import IFCAAsync
 from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (CA2FL, CDFL, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, Local)
+    kind.name: kind
+    for kind in (
+        CA2FL,
+        CDFL,
+        FedAsync,
+        FedAvg,
+        FedBuff,
+        FedEM,
+        FedProx,
+        FedSoft,
+        FedSoftAsync,
+        IFCA,
+        IFCAAsync,
+        Local,
+    )
 }
 
-__all__ = ["ALGORITHMS", "CA2FL", "CDFL", "FedAsync", "FedAvg", "FedBuff", "FedProx", "FedSoftAsync", "Local"]
+__all__ = [
+    "ALGORITHMS",
+    "CA2FL",
+    "CDFL",
+    "IFCA",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "FedEM",
+    "FedProx",
+    "FedSoft",
+    "FedSoftAsync",
+    "IFCAAsync",
+    "Local",
+]

@@ -48,7 +48,7 @@ def _federation(algorithm: Algorithm, model: Model, **options: Any) -> Federatio
 def _uploads(algorithm: Algorithm) -> int:
     """Enough uploads to fold several times, whatever the pace."""
     pace = algorithm.pace()
-    return 3 * max(getattr(pace, "batch", 1), getattr(pace, "size", 1)) + 3
+    return 3 * max(getattr(pace, "batch", 1), getattr(pace, "size", 1) or 4) + 3
 
 
 def _expect(holds: bool, algorithm: Algorithm, rule: str) -> None:
