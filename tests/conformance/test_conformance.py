@@ -17,7 +17,7 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     FedAvg(clients_per_round=3, buffers="server"),
     FedBuff(buffer_size=3, momentum=0.5),
     FedEM(predict="largest", local_epochs=2, clients_per_round=3, buffers="server"),
-    FedSoft(selection_size=1, estimation_interval=3, quorum=2),
+    FedSoft(selection_size=1, estimation_interval=3),
     FedSoft(do_selection=False, sigma=0.0, estimation_interval=1),
     IFCA(averaging="gradient", clients_per_round=3),
     IFCA(clusters=3, initial="random", migrate=True, buffers="server"),
