@@ -276,5 +276,6 @@ def test_em_uses_all_components_or_the_largest() -> None:
     assert (share, model.tolist()) == (1.0, [1, 4])
     ((_, first),) = RECIPES["em"].use(LAYOUT, em(predict="largest"), Notebook())
     assert first.tolist() == [0, 8]
-    assert [share for share, _ in RECIPES["em"].use(LAYOUT, em(), Notebook())] == [0.5, 0.5]
+    for unknown in (None, {}, {"k7": 1.0}):
+        assert [share for share, _ in RECIPES["em"].use(LAYOUT, em(), Notebook(mixture=unknown))] == [0.5, 0.5]
     assert len(RECIPES["em"].use(LAYOUT, em(), Notebook(mixture={"k0": 1.0, "k1": 0.0}))) == 1

@@ -200,8 +200,9 @@ def _responsibilities(task: Task, learner: Learner, notebook: Notebook) -> np.nd
 
 def _known_shares(task: Task, notebook: Notebook) -> list[float]:
     """The shares of the components as found last; even before that."""
-    known = notebook.mixture or task.mixture
-    return [1 / len(task.models) if known is None else known.get(k, 0.0) for k in task.models]
+    known = notebook.mixture or task.mixture or {}
+    shares = [known.get(k, 0.0) for k in task.models]
+    return shares if sum(shares) > 0 else [1 / len(shares)] * len(shares)
 
 
 def _voices(task: Task, models: Mapping[ClusterId, Params], shares: Sequence[float]) -> Ensemble:
