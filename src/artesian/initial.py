@@ -30,7 +30,7 @@ def different(
         if np.array_equal(models[i][: layout.trainable], models[j][: layout.trainable]):
             raise SettingError(
                 f"{name} tells clusters apart by their models, so these begin different",
-                f"k{i} and k{j} begin the same",
+                f"k{i} and k{j} alike",
                 'pre-train them ([start] with epochs above 0), give different models, or set initial = "random"',
             )
     return {f"k{i}": Cluster(params) for i, params in enumerate(models)}

@@ -11,7 +11,10 @@ from artesian.core import Measured, Member, Receipt, Upload
 from artesian.engine import Coordinator
 from artesian.errors import SettingError
 from artesian.pace import Rounds, Stream
-from artesian.testing import Federation
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.run import Simulation
+from artesian.testing import Federation, ToyModel, ToyWorld
 
 BEFORE = {"trained": 0, "estimated": 0, "selected": {}}
 
@@ -250,6 +253,30 @@ def test_a_personal_model_begins_at_the_mean_of_the_start_and_goes_on_from_itsel
     own = federation.notebooks[client].own
     assert phases(federation, 1) == "T"
     assert not np.array_equal(federation.notebooks[client].own, own)
+
+
+def test_a_fleet_that_leaves_comes_late_and_is_slow_still_trains() -> None:
+    fleet = Fleet("latency", 1, 4, leave_share=0.6, leave_by=10, return_after=3, late_share=0.3, late_by=8)
+    algorithm = FedSoft(patience=2.0, selection_size=2)
+    simulation = Simulation(Experiment(ToyWorld(12), ToyModel(), algorithm, fleet=fleet, uploads=60).planned(), 0)
+    simulation.run()
+    now, notes = simulation.coordinator.state, simulation.totals.notes
+    assert now.memory["trained"] == notes["training_rounds"] > 10
+    assert now.rounds == notes["training_rounds"] + notes["estimation_rounds"]
+    assert simulation.totals.estimates > 60
+
+
+def test_a_clip_measures_from_the_blend_by_weights_that_sum_to_1() -> None:
+    federation = Federation(FedSoft(first_round=4, sigma=0.9), 4)
+    federation.join_all()
+    assert phases(federation, 1) == "E"
+    upload = federation.upload_of("c0")
+    assert sum(upload.mixture.values()) > 1.2
+    federation.coordinator.clip = 0.001
+    clipped = federation.coordinator.measure(upload, federation.coordinator.admit(upload)).upload
+    centres = [c.params for c in federation.coordinator.state.clusters.values()]
+    blend = np.average([c[:3] for c in centres], axis=0, weights=list(upload.mixture.values()))
+    assert np.linalg.norm(clipped.params[:3] - blend) == pytest.approx(0.001, rel=1e-3)
 
 
 def test_another_pace_is_refused_by_name() -> None:
