@@ -4,6 +4,7 @@
 //
 // It learns a softmax regression (dense.weight, dense.bias) from {"x": [[...], ...], "y": [0, 1, ...]}: joins, trains the
 // model it is given, uploads, and keeps what it is given next in HOME/task.safetensors. Kill it anywhere and start it again.
+// It follows the recipe `train` and no other: federations whose clients hold several models need another client.
 
 import { createHash, randomBytes } from "node:crypto";
 import * as fs from "node:fs";

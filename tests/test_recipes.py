@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from artesian.core import Notebook, Task
-from artesian.errors import SettingError, WrongModels
+from artesian.errors import NotFinite, SettingError, WrongModels
 from artesian.params import Layout, Params, seal
 from artesian.recipes import RECIPES, recipe
 
@@ -104,3 +104,178 @@ def test_soft_uses_the_blend_of_what_was_given() -> None:
     (((weight, blend)),) = RECIPES["soft"].use(LAYOUT, soft({"k0": 0.25, "k1": 0.75}), Notebook())
     assert (weight, blend.tolist()) == (1.0, [0.75, 5.0])
     assert RECIPES["soft"].use(LAYOUT, soft(), Notebook())[0][1].tolist() == [0.5, 6.0]
+
+
+def test_soft_may_leave_its_shares_as_they_are() -> None:
+    fit = RECIPES["soft"].fit(LAYOUT, "ann", soft(sigma=0.25, normalise=False), Nearest(3, (0, 0, 0)), Notebook())
+    assert fit.upload.mixture == {"k0": 1.0, "k1": 0.25}
+
+
+PERSONAL = {"personal": True, "normalise": False, "sigma": 0.25}
+
+
+def test_soft_estimates_without_training_and_begins_a_personal_model_at_the_even_blend() -> None:
+    learner = Nearest(3, (0, 0, 0))
+    fit = RECIPES["soft"].fit(LAYOUT, "ann", soft(estimate_only=True, **PERSONAL), learner, Notebook())
+    assert (fit.upload.models, fit.upload.mixture, fit.trained) == ({}, {"k0": 1.0, "k1": 0.25}, ())
+    assert not hasattr(learner, "asked")
+    assert (fit.notebook.own.tolist(), fit.notebook.mixture) == ([0.5, 6], {"k0": 1.0, "k1": 0.25})
+    again = RECIPES["soft"].fit(LAYOUT, "ann", soft(estimate_only=True, **PERSONAL), learner, Notebook(own=GIVEN))
+    assert again.notebook.own is GIVEN
+    plain = RECIPES["soft"].fit(LAYOUT, "ann", soft(estimate_only=True), learner, Notebook())
+    assert (plain.notebook.own, plain.notebook.mixture) == (None, {"k0": 1.0, "k1": 0.0})
+    assert RECIPES["soft"].sends(soft(estimate_only=True)) == ()
+
+
+def test_a_personal_model_goes_on_from_itself_and_is_pulled_towards_every_centre() -> None:
+    learner, told = Nearest(5), {"k0": 0.75, "k1": 0.5}
+    given = soft(told, prox=0.5, **PERSONAL)
+    fit = RECIPES["soft"].fit(LAYOUT, "ann", given, learner, Notebook(own=GIVEN))
+    assert learner.asked[0] == [1, 2]  # its own, not a centre and not a blend
+    assert learner.asked[3] == [(0.375, [0, 8]), (0.25, [1, 4])]  # lambda u_ks, not normalised
+    assert (fit.upload.models["own"].tolist(), fit.upload.mixture) == ([2, 3], told)  # what was told, not counted anew
+    assert fit.notebook.own is fit.upload.models["own"]
+    assert RECIPES["soft"].use(LAYOUT, given, fit.notebook)[0][1].tolist() == [2, 3]
+
+
+def test_a_personal_model_that_is_lost_begins_at_the_even_blend_and_a_share_of_0_does_not_pull() -> None:
+    learner = Nearest(5)
+    RECIPES["soft"].fit(LAYOUT, "ann", soft({"k1": 1.0}, prox=0.5, **PERSONAL), learner, Notebook())
+    assert (learner.asked[0], learner.asked[3]) == ([0.5, 6], [(0.5, [1, 4])])
+    unpulled = Nearest(5)
+    RECIPES["soft"].fit(LAYOUT, "ann", soft(None, **PERSONAL), unpulled, Notebook())
+    assert unpulled.asked[3] == []
+    assert RECIPES["soft"].use(LAYOUT, soft(None, **PERSONAL), Notebook())[0][1].tolist() == [0.5, 6]
+
+
+def pick(**settings) -> Task:
+    return Task(soft().models, "pick", {"seed": 5, **settings}, number=3)
+
+
+def test_pick_trains_the_model_with_the_smallest_mean_loss() -> None:
+    """Points 0, 0.4, 0.5, 2, 3: the mean distance from 0 is 1.18, from 1 it is 0.82 although 0 is nearer to three."""
+    learner = Nearest(5)
+    fit = RECIPES["pick"].fit(LAYOUT, "ann", pick(), learner, Notebook())
+    assert (fit.upload.models["own"].tolist(), fit.upload.mixture) == ([2, 5], {"k1": 1.0})
+    assert (learner.asked[0], fit.notebook.mixture) == ([1, 4], {"k1": 1.0})
+    assert RECIPES["pick"].use(LAYOUT, pick(), fit.notebook)[0][1].tolist() == [1, 4]
+    change = RECIPES["pick"].fit(LAYOUT, "ann", pick(delta=True), Nearest(5), Notebook())
+    assert (change.upload.models["own"].tolist(), change.trained[0][1].tolist()) == ([1, 1], [2, 5])
+
+
+def test_pick_takes_the_first_of_equals_and_without_samples() -> None:
+    for learner in (Nearest(1, (0.5,)), Nearest(0, ())):
+        fit = RECIPES["pick"].fit(LAYOUT, "ann", pick(), learner, Notebook())
+        assert fit.upload.mixture == {"k0": 1.0}
+
+
+def test_pick_may_tell_its_pick_alone() -> None:
+    learner = Nearest(5)
+    fit = RECIPES["pick"].fit(LAYOUT, "ann", pick(estimate_only=True), learner, Notebook())
+    assert (fit.upload.models, fit.upload.mixture, fit.trained) == ({}, {"k1": 1.0}, ())
+    assert fit.notebook.mixture == {"k1": 1.0}
+    assert not hasattr(learner, "asked")
+    assert RECIPES["pick"].sends(pick(estimate_only=True)) == ()
+
+
+def test_pick_uses_what_the_server_remembers_where_the_client_forgot() -> None:
+    given = Task(soft().models, "pick", mixture={"k1": 1.0})
+    assert RECIPES["pick"].use(LAYOUT, given, Notebook())[0][1].tolist() == [1, 4]
+    assert RECIPES["pick"].use(LAYOUT, given, Notebook(mixture={"k0": 1.0}))[0][1].tolist() == [0, 8]
+    assert RECIPES["pick"].use(LAYOUT, pick(), Notebook())[0][1].tolist() == [0, 8]
+
+
+@dataclass
+class Broken(Nearest):
+    """No number for models whose first weight is among these."""
+
+    broken: tuple[float, ...] = (0,)
+
+    def losses(self, params: Params) -> np.ndarray:
+        found = super().losses(params)
+        if params[0] in self.broken:
+            found[-1] = np.nan
+        return found
+
+
+@pytest.mark.parametrize("name", ["pick", "soft", "em"])
+def test_a_loss_that_is_no_number_is_as_bad_as_can_be(name) -> None:
+    given = Task(soft().models, name, {"seed": 5})
+    fit = RECIPES[name].fit(LAYOUT, "ann", given, Broken(1, (0.0,)), Notebook())
+    assert fit.upload.mixture.get("k0", 0.0) == 0
+    assert fit.upload.mixture["k1"] == 1
+    with pytest.raises(NotFinite, match=r"none of k0, k1.*lower rate"):
+        RECIPES[name].fit(LAYOUT, "ann", given, Broken(1, (0.0,), (0, 1)), Notebook())
+    if name == "pick":
+        with pytest.raises(NotFinite, match="none of k0, k1"):  # one of two samples is enough to spoil a mean
+            RECIPES[name].fit(LAYOUT, "ann", given, Broken(2, (0.0, 1.0), (0, 1)), Notebook())
+
+
+@dataclass
+class Weighs(Nearest):
+    """Remembers the weights of every training."""
+
+    points: tuple[float, ...] = (0, 1)
+
+    def train(self, params, *, seed, plan, pulls=(), weights=None, mask=None):
+        self.weights = [*getattr(self, "weights", []), weights.tolist()]
+        return super().train(params, seed=seed, plan=plan)
+
+
+def em(**settings) -> Task:
+    return Task(soft().models, "em", {"seed": 5, **settings}, number=3)
+
+
+def test_em_trains_every_component_by_its_responsibilities() -> None:
+    """Losses (0, 1) and (1, 0), shares even: q_0 = (1, e^-1) / (1 + e^-1) = (0.731059, 0.268941)."""
+    learner = Weighs(2)
+    fit = RECIPES["em"].fit(LAYOUT, "ann", em(), learner, Notebook())
+    np.testing.assert_allclose(learner.weights, [[0.731059, 0.268941], [0.268941, 0.731059]], atol=1e-6)
+    assert fit.upload.mixture == {"k0": pytest.approx(0.5), "k1": pytest.approx(0.5)}
+    assert {k: v.tolist() for k, v in fit.upload.models.items()} == {"k0": [1, 9], "k1": [2, 5]}
+    assert [(share, model.tolist()) for share, model in fit.trained] == [
+        (pytest.approx(0.5), [1, 9]),
+        (pytest.approx(0.5), [2, 5]),
+    ]
+    assert RECIPES["em"].sends(em()) == ("k0", "k1")
+
+
+def test_em_goes_on_from_the_shares_of_before() -> None:
+    """pi = (0.9, 0.1): q_0 = 0.9 / (0.9 + 0.1 e^-1) = 0.960730 and 0.9 e^-1 / (0.9 e^-1 + 0.1) = 0.768031."""
+    learner = Weighs(2)
+    fit = RECIPES["em"].fit(LAYOUT, "ann", em(), learner, Notebook(mixture={"k0": 0.9, "k1": 0.1}))
+    np.testing.assert_allclose(learner.weights[0], [0.960730, 0.768031], atol=1e-6)
+    assert fit.notebook.mixture == {"k0": pytest.approx(0.864380, abs=1e-6), "k1": pytest.approx(0.135620, abs=1e-6)}
+    lost = Weighs(2)  # the server's copy
+    RECIPES["em"].fit(LAYOUT, "ann", Task(em().models, "em", em().settings, {"k0": 0.9, "k1": 0.1}), lost, Notebook())
+    assert lost.weights == learner.weights
+
+
+def test_em_floors_a_share_of_0_so_that_a_component_can_come_back() -> None:
+    """pi_1 = 0 counts as 1e-8; where k0's loss is 30 more, q_1 = 1e-8 / (1e-8 + e^-30) = 0.99999."""
+    learner = Weighs(1, (31.0,))
+    learner.losses = lambda params: np.array([30.0 if params[0] == 0 else 0.0])
+    fit = RECIPES["em"].fit(LAYOUT, "ann", em(), learner, Notebook(mixture={"k0": 1.0}))
+    assert fit.upload.mixture["k1"] == pytest.approx(1e-8 / (1e-8 + np.exp(-30)), rel=1e-9)
+
+
+def test_em_takes_the_shares_for_a_sample_that_no_component_can_judge_and_without_samples() -> None:
+    learner = Weighs(2)
+    learner.losses = lambda _: np.array([np.inf, 0.0])
+    RECIPES["em"].fit(LAYOUT, "ann", em(), learner, Notebook(mixture={"k0": 0.75, "k1": 0.25}))
+    np.testing.assert_allclose(learner.weights, [[0.75, 0.75], [0.25, 0.25]])
+    nobody = RECIPES["em"].fit(LAYOUT, "ann", em(), Weighs(0, ()), Notebook(mixture={"k0": 0.75, "k1": 0.25}))
+    assert nobody.upload.mixture == {"k0": 0.75, "k1": 0.25}
+
+
+def test_em_uses_all_components_or_the_largest() -> None:
+    notebook = Notebook(mixture={"k0": 0.25, "k1": 0.75})
+    ensemble = RECIPES["em"].use(LAYOUT, em(), notebook)
+    assert [(share, model.tolist()) for share, model in ensemble] == [(0.25, [0, 8]), (0.75, [1, 4])]
+    ((share, model),) = RECIPES["em"].use(LAYOUT, em(predict="largest"), notebook)
+    assert (share, model.tolist()) == (1.0, [1, 4])
+    ((_, first),) = RECIPES["em"].use(LAYOUT, em(predict="largest"), Notebook())
+    assert first.tolist() == [0, 8]
+    for unknown in (None, {}, {"k7": 1.0}):
+        assert [share for share, _ in RECIPES["em"].use(LAYOUT, em(), Notebook(mixture=unknown))] == [0.5, 0.5]
+    assert len(RECIPES["em"].use(LAYOUT, em(), Notebook(mixture={"k0": 1.0, "k1": 0.0}))) == 1

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from artesian.algorithms import CA2FL as CA2FL
     from artesian.algorithms import CDFL as CDFL
+    from artesian.algorithms import IFCA as IFCA
     from artesian.algorithms import FedAsync as FedAsync
     from artesian.algorithms import FedAvg as FedAvg
     from artesian.algorithms import FedBuff as FedBuff
+    from artesian.algorithms import FedEM as FedEM
     from artesian.algorithms import FedProx as FedProx
+    from artesian.algorithms import FedSoft as FedSoft
     from artesian.algorithms import FedSoftAsync as FedSoftAsync
+    from artesian.algorithms import IFCAAsync as IFCAAsync
     from artesian.algorithms import Local as Local
     from artesian.connecting import connect as connect
     from artesian.connecting import connect_async as connect_async
@@ -37,8 +41,12 @@ _HOMES = {
     "FedAsync": "algorithms",
     "FedAvg": "algorithms",
     "FedBuff": "algorithms",
+    "FedEM": "algorithms",
     "FedProx": "algorithms",
+    "FedSoft": "algorithms",
     "FedSoftAsync": "algorithms",
+    "IFCA": "algorithms",
+    "IFCAAsync": "algorithms",
     "Local": "algorithms",
     "ArtesianError": "errors",
     "Coordinator": "engine",

@@ -8,7 +8,7 @@ from math import isfinite
 from artesian.codec import digest, to_tree
 from artesian.core import ClientId, Member, Receipt, State, Task, Upload
 from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
-from artesian.params import Layout, clipped
+from artesian.params import Layout, Params, clipped
 from artesian.recipes import blended, recipe
 
 METRICS = 64  # numbers a client may send along
@@ -73,13 +73,21 @@ def clip_upload(layout: Layout, upload: Upload, task: Task, longest: float) -> U
     """The upload, its models no further than `longest` from those that were given."""
     delta = bool(task.settings.get("delta"))
     several = not delta and not set(upload.models) <= set(task.models)  # one trained from several began at their blend
-    blend = blended(layout, task.models, upload.mixture) if several else None
+    blend = _blend(layout, task, upload) if several else None
     models = {
         k: clipped(layout, params, None if delta else task.models.get(k, blend), longest)
         for k, params in upload.models.items()
     }
     same = all(models[k] is params for k, params in upload.models.items())
     return upload if same else replace(upload, models=models)
+
+
+def _blend(layout: Layout, task: Task, upload: Upload) -> Params:
+    """Where a client began that trained one model from several."""
+    told = upload.mixture or {}
+    total = sum(told.values())  # shares need not sum to 1; a blend's do
+    shares = {k: share / total for k, share in told.items()} if total else None
+    return blended(layout, task.models, shares)
 
 
 def receipt_of(task: Task) -> Receipt:

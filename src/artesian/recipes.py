@@ -6,17 +6,18 @@ the client predicts with).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, Ensemble, Learner, Mixture, Notebook, Plan, Task, Upload
-from artesian.errors import SettingError, WrongModels, nearest
+from artesian.errors import BadMixture, NotFinite, SettingError, WrongModels, nearest
 from artesian.params import Layout, Params, combine, minus
 
 OWN = "own"  # what a client calls the one model it trained from several
 ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
+FLOOR = 1e-8  # a component's share counts as this much at least
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,14 @@ def use_train(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
 
 
 def fit_soft(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
-    """Count which model fits each sample best; train one near their blend by these shares; send it and them."""
+    """Count which model fits each sample best; train one near their blend by these shares; send it and them.
+
+    A `personal` model goes on from itself instead, and is pulled towards every model by its share.
+    """
+    if task.settings.get(ESTIMATE_ONLY):
+        return _estimate_soft(layout, client, task, learner, notebook)
+    if task.settings.get("personal"):
+        return _fit_personal(layout, client, task, learner, notebook)
     mixture = shares_of(task, learner)
     anchor = blended(layout, task.models, mixture)
     prox = float(task.settings.get("prox", 0.0))
@@ -75,18 +83,151 @@ def fit_soft(layout: Layout, client: ClientId, task: Task, learner: Learner, not
     return Fit(Upload(client, task.number, learner.samples, {OWN: trained}, mixture), notebook, ((1.0, trained),))
 
 
+def _estimate_soft(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
+    """Only the shares; a client with a personal model to come begins it here, at the even blend."""
+    mixture = shares_of(task, learner)
+    own = _personal(layout, task, notebook) if task.settings.get("personal") else notebook.own
+    kept = replace(notebook, own=own, mixture=mixture)
+    return Fit(Upload(client, task.number, learner.samples, {}, mixture), kept, ())
+
+
+def _fit_personal(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
+    """Go on from one's own model, pulled towards every given one by the share told last."""
+    shares = shares_of(task, learner) if task.mixture is None else dict(task.mixture)
+    prox = float(task.settings.get("prox", 0.0))
+    pulls = [(prox * shares.get(k, 0.0), centre) for k, centre in task.models.items() if prox * shares.get(k, 0.0)]
+    start = _personal(layout, task, notebook)
+    own = learner.train(start, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls)
+    kept = replace(notebook, own=own, mixture=shares)
+    return Fit(Upload(client, task.number, learner.samples, {OWN: own}, shares), kept, ((1.0, own),))
+
+
 def use_soft(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
-    """The blend of what was given, by the shares told last; evenly before the first."""
+    """The blend of what was given, by the shares told last, evenly before the first; or the personal model."""
+    if task.settings.get("personal"):
+        return ((1.0, _personal(layout, task, notebook)),)
     return ((1.0, blended(layout, task.models, task.mixture)),)
 
 
+def _personal(layout: Layout, task: Task, notebook: Notebook) -> Params:
+    """One's own model; before there is one, the even blend of those given."""
+    return blended(layout, task.models, None) if notebook.own is None else notebook.own
+
+
 def shares_of(task: Task, learner: Learner) -> dict[ClusterId, float]:
-    """How many of the samples each model fits best; ties go to the first, and no share is below `sigma`."""
-    names = list(task.models)
-    losses = np.array([learner.losses(params) for params in task.models.values()])
-    counts = np.bincount(losses.argmin(axis=0), minlength=len(names)) if learner.samples else np.ones(len(names))
+    """How many of the samples each model fits best; ties go to the first, and no share is below `sigma`.
+
+    They are scaled to sum to 1, unless `normalise` is false.
+    """
+    losses = _losses(task, learner)
+    counts = np.bincount(losses.argmin(axis=0), minlength=len(losses)) if learner.samples else np.ones(len(losses))
     shares = np.maximum(counts / counts.sum(), float(task.settings.get("sigma", 0.0)))
-    return dict(zip(names, (shares / shares.sum()).tolist(), strict=True))
+    if task.settings.get("normalise", True):
+        shares = shares / shares.sum()
+    return dict(zip(task.models, shares.tolist(), strict=True))
+
+
+def fit_pick(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
+    """Pick the model with the smallest mean loss; train it; send it, or its change (`delta`), and the pick."""
+    picked = _best(task, learner)
+    mixture = {picked: 1.0}
+    kept = replace(notebook, mixture=mixture)
+    if task.settings.get(ESTIMATE_ONLY):
+        return Fit(Upload(client, task.number, learner.samples, {}, mixture), kept, ())
+    given = task.models[picked]
+    trained = learner.train(given, seed=task.settings["seed"], plan=Plan.of(task.settings))
+    sent = minus(layout, trained, given) if task.settings.get("delta") else trained
+    return Fit(Upload(client, task.number, learner.samples, {OWN: sent}, mixture), kept, ((1.0, trained),))
+
+
+def use_pick(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
+    """The model picked last; the first one before any pick."""
+    picked = notebook.mixture or task.mixture or {}
+    return ((1.0, next((params for k, params in task.models.items() if k in picked), _first(task))),)
+
+
+def pick_of(upload: Upload) -> ClusterId:
+    """The one cluster that an upload picks; one that does not pick is refused."""
+    picked = [k for k, share in (upload.mixture or {}).items() if share == 1]
+    if len(picked) != 1 or len(upload.mixture or {}) != 1:
+        raise BadMixture("a pick is one cluster with the share 1", str(dict(upload.mixture or {})), "pick one")
+    return picked[0]
+
+
+def _best(task: Task, learner: Learner) -> ClusterId:
+    """The model with the smallest mean loss; ties, and a client without samples, take the first."""
+    if not learner.samples:
+        return next(iter(task.models))
+    means = _losses(task, learner).mean(axis=1)
+    if not np.isfinite(means).any():
+        raise _no_loss(task)
+    return list(task.models)[int(means.argmin())]
+
+
+def _first(task: Task) -> Params:
+    return next(iter(task.models.values()))
+
+
+def fit_em(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
+    """Find how far each component answers for each sample; train all of them by that; send them and their shares."""
+    weights = _responsibilities(task, learner, notebook)
+    known = _known_shares(task, notebook)
+    found = weights.mean(axis=1).tolist() if learner.samples else known
+    mixture = dict(zip(task.models, found, strict=True))
+    seed, plan = task.settings["seed"], Plan.of(task.settings)
+    trained = {
+        k: learner.train(params, seed=seed, plan=plan, weights=weights[i])
+        for i, (k, params) in enumerate(task.models.items())
+    }
+    kept = replace(notebook, mixture=mixture)
+    return Fit(Upload(client, task.number, learner.samples, trained, mixture), kept, _voices(task, trained, found))
+
+
+def use_em(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
+    """All components, each with the share found last, or the one with the largest (`predict`); even before that."""
+    return _voices(task, task.models, _known_shares(task, notebook))
+
+
+def _responsibilities(task: Task, learner: Learner, notebook: Notebook) -> np.ndarray:
+    """q: for every component (rows) and sample (columns), softmax over components of log share - loss."""
+    losses = _losses(task, learner)
+    losses[:, ~np.isfinite(losses).any(axis=0)] = 0.0  # a sample that no component can judge: as the shares say
+    logits = np.log(np.maximum(_known_shares(task, notebook), FLOOR))[:, None] - losses
+    powers = np.exp(logits - logits.max(axis=0, initial=-np.inf))
+    found: np.ndarray = powers / powers.sum(axis=0)
+    return found
+
+
+def _known_shares(task: Task, notebook: Notebook) -> list[float]:
+    """The shares of the components as found last; even before that."""
+    known = notebook.mixture or task.mixture or {}
+    shares = [known.get(k, 0.0) for k in task.models]
+    return shares if sum(shares) > 0 else [1 / len(shares)] * len(shares)
+
+
+def _voices(task: Task, models: Mapping[ClusterId, Params], shares: Sequence[float]) -> Ensemble:
+    """Who predicts, with what weight."""
+    voices = list(zip(shares, models.values(), strict=True))
+    if task.settings.get("predict", "ensemble") == "largest":
+        return ((1.0, voices[int(np.argmax(shares))][1]),)
+    return tuple((share, params) for share, params in voices if share > 0)
+
+
+def _losses(task: Task, learner: Learner) -> np.ndarray:
+    """The loss of every sample (columns) under every model (rows); what is not a number is infinite."""
+    losses = np.array([learner.losses(params) for params in task.models.values()], np.float64)
+    losses[np.isnan(losses)] = np.inf
+    if learner.samples and not np.isfinite(losses).any():
+        raise _no_loss(task)
+    return losses
+
+
+def _no_loss(task: Task) -> NotFinite:
+    return NotFinite(
+        "one of the models given has a finite loss on the client's data",
+        f"none of {', '.join(task.models)}",
+        "check the data for NaN; if they are sound, the models diverged: begin again with a lower rate",
+    )
 
 
 def blended(layout: Layout, models: Mapping[ClusterId, Params], mixture: Mixture | None) -> Params:
@@ -121,6 +262,8 @@ RECIPES: dict[str, Recipe] = {
     "alone": Recipe(fit_alone, use_alone, nothing),
     "train": Recipe(fit_train, use_train, all_given),
     "soft": Recipe(fit_soft, use_soft, own_only, estimates=True),
+    "pick": Recipe(fit_pick, use_pick, own_only, estimates=True),
+    "em": Recipe(fit_em, use_em, all_given, estimates=True),
 }
 
 

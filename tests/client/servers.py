@@ -13,7 +13,7 @@ import httpx
 POINTS = """
 import os
 import numpy as np
-from artesian import CDFL, FedBuff, FedProx, Plan
+from artesian import CDFL, IFCA, FedBuff, FedProx, Plan
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.server.federation import Federation
 

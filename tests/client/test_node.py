@@ -121,3 +121,18 @@ def test_a_wrong_token_is_refused_in_words(serve, tmp_path) -> None:
     assert told.returncode != 0
     assert "401" in told.stderr
     server.stop()
+
+
+def test_it_refuses_a_recipe_it_does_not_know(serve, tmp_path) -> None:
+    server = serve("IFCA()")
+    told = subprocess.run(
+        [NODE, str(SCRIPT), server.url, str(tmp_path / "home")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "ARTESIAN_TOKEN": server.token},
+    )
+    assert told.returncode != 0
+    assert "this client knows the recipe train, not pick" in told.stderr
+    assert not (tmp_path / "home" / "upload.safetensors").exists()
+    server.stop()

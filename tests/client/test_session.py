@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from homes import MODEL, Home
 
-from artesian.algorithms import FedAvg, Local
+from artesian.algorithms import IFCA, FedAvg, FedEM, FedSoft, Local
 from artesian.client.session import Session
 from artesian.codec import encode
 from artesian.core import Upload
@@ -233,3 +233,69 @@ def test_messages_of_a_client_are_what_the_server_reads(home) -> None:
     reply = session.upload(Upload("c0", task.number, 5, {"blend": task.models["blend"]}))
     assert reply.number == 2
     assert encode("task", reply) == (home.folder / "c0" / "task").read_bytes()
+
+
+def test_a_client_of_fedem_holds_an_ensemble_and_cannot_draw_one_model(tmp_path) -> None:
+    home = Home(tmp_path, FedEM())
+    with home.session() as session:
+        ensemble = session.refresh(home.learner())
+        assert [share for share, _ in ensemble] == list(session._notebook().mixture.values())
+        assert sum(share for share, _ in ensemble) == pytest.approx(1)
+        assert len(ensemble) == 2
+        with pytest.raises(SettingError, match=r"2 models.*use held\(\)"):
+            session.draw()
+    home.close()
+
+
+def test_a_client_of_fedem_goes_on_from_its_shares_after_a_crash(tmp_path) -> None:
+    home = Home(tmp_path, FedEM())
+    home.session().refresh(home.learner())
+    told = home.state.members["c0"].mixture
+    session = home.session()
+    task = session.task(5)
+    assert session._notebook().mixture == told == task.mixture
+    home.wire.cut = 10**6
+    with pytest.raises(Unreachable):
+        home.session(patience=0.3).refresh(home.learner())  # it has a task at home, and nobody to ask
+    home.wire.cut = 0
+    home.session().refresh(home.learner())
+    assert home.state.members["c0"].answered == 2
+    assert home.session()._notebook().mixture == home.state.members["c0"].mixture != told
+    home.close()
+
+
+def test_a_client_of_ifca_predicts_with_its_pick(tmp_path) -> None:
+    home = Home(tmp_path, IFCA())
+    session = home.session("c1")
+    first = session.draw()
+    session.refresh(home.learner("c1"))
+    (picked,) = home.state.members["c1"].mixture
+    assert session._notebook().mixture == {picked: 1.0}
+    assert np.array_equal(home.session("c1").draw(), session.kept().models[picked])
+    assert np.array_equal(first, MODEL.start(0))  # before any pick
+    home.close()
+
+
+def test_a_client_of_fedsoft_keeps_its_personal_model_in_its_spool_and_then_in_its_notebook(tmp_path) -> None:
+    home = Home(tmp_path, FedSoft())
+    even = np.mean([MODEL.start(i)[:3] for i in range(2)], axis=0)
+    home.session().refresh(home.learner())  # an estimation
+    assert (home.state.memory["trained"], home.state.memory["estimated"]) == (0, 0)
+    np.testing.assert_allclose(home.session().draw()[:3], even, rtol=1e-6)
+    home.session().task(5)
+    session = home.session()
+
+    def dies(spool, begun=False):
+        raise KeyboardInterrupt
+
+    session._send = dies
+    with pytest.raises(KeyboardInterrupt):
+        session.refresh(home.learner())
+    again = home.session()
+    np.testing.assert_allclose(again.draw()[:3], even, rtol=1e-6)  # what is not taken does not count yet
+    trained = again.pending().params
+    ((_, held),) = again.refresh(home.learner(cycle=1))  # sent as it was saved, not trained again
+    assert np.array_equal(held, trained)
+    assert np.array_equal(home.session().draw(), trained)
+    assert home.state.memory["trained"] == 1
+    home.close()

@@ -4,7 +4,22 @@ from typing import ClassVar
 
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, CFL, ICFL, CFLAsync, FedAsync, FedAvg, FedBuff, FeSEM, ICFLAsync
+from artesian.algorithms import (
+    ALGORITHMS,
+    CDFL,
+    CFL,
+    ICFL,
+    IFCA,
+    CFLAsync,
+    FedAsync,
+    FedAvg,
+    FedBuff,
+    FedEM,
+    FedSoft,
+    FeSEM,
+    ICFLAsync,
+    IFCAAsync,
+)
 from artesian.core import Task
 from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
@@ -26,6 +41,12 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     ICFL(similarity="delta", alpha_start=0.5, buffers="server"),
     ICFLAsync(horizon=20, alpha_start=0.9, max_staleness=3),
     ICFLAsync(similarity="delta", alpha_start=0.0, staleness="hinge", alpha=1.0),
+    FedEM(predict="largest", local_epochs=2, clients_per_round=3, buffers="server"),
+    FedSoft(selection_size=1, estimation_interval=3),
+    FedSoft(do_selection=False, sigma=0.0, estimation_interval=1),
+    IFCA(averaging="gradient", clients_per_round=3),
+    IFCA(clusters=3, initial="random", migrate=True, buffers="server"),
+    IFCAAsync(staleness="hinge", max_staleness=1, clusters=3, initial="random"),
 ]
 
 

@@ -8,10 +8,14 @@ from artesian.algorithms.cfl import CFL, CFLAsync
 from artesian.algorithms.fedasync import FedAsync
 from artesian.algorithms.fedavg import FedAvg
 from artesian.algorithms.fedbuff import FedBuff
+from artesian.algorithms.fedem import FedEM
 from artesian.algorithms.fedprox import FedProx
+from artesian.algorithms.fedsoft import FedSoft
 from artesian.algorithms.fedsoft_async import FedSoftAsync
 from artesian.algorithms.fesem import FeSEM
 from artesian.algorithms.icfl import ICFL, ICFLAsync
+from artesian.algorithms.ifca import IFCA
+from artesian.algorithms.ifca_async import IFCAAsync
 from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
@@ -25,11 +29,15 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedAsync,
         FedAvg,
         FedBuff,
+        FedEM,
         FedProx,
+        FedSoft,
         FedSoftAsync,
         FeSEM,
         ICFL,
         ICFLAsync,
+        IFCA,
+        IFCAAsync,
         Local,
     )
 }
@@ -40,13 +48,17 @@ __all__ = [
     "CDFL",
     "CFL",
     "ICFL",
+    "IFCA",
     "CFLAsync",
     "FeSEM",
     "FedAsync",
     "FedAvg",
     "FedBuff",
+    "FedEM",
     "FedProx",
+    "FedSoft",
     "FedSoftAsync",
     "ICFLAsync",
+    "IFCAAsync",
     "Local",
 ]

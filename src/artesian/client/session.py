@@ -143,7 +143,11 @@ class Session:
         """The one model this client predicts with, fetched if there is none at home yet."""
         if self._stored("task") is None and self.task(samples) is None:
             raise SettingError("a client has a task", "none yet: a round is to begin", "try again later")
-        ((_, params),) = self.held()
+        held = self.held()
+        if len(held) != 1:
+            got = f"{len(held)} models whose predictions are averaged"
+            raise SettingError("draw gives the one model a client predicts with", got, "use held(), which gives all")
+        ((_, params),) = held
         return params
 
     def leave(self) -> None:

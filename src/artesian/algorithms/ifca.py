@@ -1,0 +1,88 @@
+"""IFCA, the iterative federated clustering algorithm (Ghosh et al. 2020): every client picks the model that fits it.
+
+Each round a cohort gets all K models. Every client of it picks the one with the smallest mean loss on its own data,
+trains that one, and uploads it with the pick. A cluster becomes the plain mean of the models that picked it.
+
+Paper line -> method: "j = argmin F_i(theta_j)", "theta_i = LocalUpdate(theta_j)" -> recipe `pick`;
+"theta_j <- sum s_ij theta_i / sum s_ij" (model averaging) and "theta_j <- theta_j - gamma/m sum s_ij g_i" (gradient
+averaging) -> `fold`; FlexCFL's IFCA-MIG -> `moved`.
+Differs from the paper: a cluster that nobody picked keeps its model; who has no samples does not count; a gradient
+travels as the change that one step of plain descent on all local data makes; models that begin the same are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.initial import Initial, check_count, different
+from artesian.pace import Rounds
+from artesian.params import Layout, Params, average, combine
+from artesian.recipes import ESTIMATE_ONLY, pick_of
+
+WHOLE = 1 << 40  # a batch no client's data fill
+ONE_STEP = {"delta": True, "optimizer": "sgd", "momentum": 0.0, "epochs": 1, "batch": WHOLE}
+
+
+@dataclass(frozen=True)
+class IFCA(Algorithm):
+    """Hard clusters that the clients choose."""
+
+    name: ClassVar[str] = "ifca"
+    clusters: int | None = None  # K; None: as many as the start has models
+    initial: Initial = "start"  # the models of the start, or random ones
+    averaging: Literal["model", "gradient"] = "model"  # whole trainings, or one gradient step per round
+    migrate: bool = False  # IFCA-MIG: a waiting client whose data changed picks again at once
+    estimation_work: float = 0.1  # of picking alone, as a share of a training's time; the simulator's business
+    clients_per_round: int | None = None  # None: everybody
+    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
+    patience: float | None = None  # how long a round waits for its last clients
+    first_round: int | None = None  # how many the first round waits for; the simulator fills it in
+    buffers: Buffers = "average"
+
+    def __post_init__(self) -> None:
+        check_count(self.clusters)
+        if self.estimation_work < 0:
+            raise ValueError(f"estimation_work = {self.estimation_work} is below 0")
+        self.pace()
+
+    def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
+        return State(layout, different("IFCA", layout, start, self.clusters, self.initial, seed), seed=seed)
+
+    def task(self, state: State, client: ClientId) -> Task:
+        """All models, and what the client picked last."""
+        return self._all(state, client, ONE_STEP if self.averaging == "gradient" else {})
+
+    def moved(self, state: State, client: ClientId) -> Task | None:
+        if not self.migrate:
+            return None
+        return self._all(state, client, {ESTIMATE_ONLY: True, "work": self.estimation_work})
+
+    def measure(self, upload: Upload, given: Given) -> Evidence:
+        pick_of(upload)  # refuses what is no pick
+        return {}
+
+    def fold(self, state: State, measured: Sequence[Measured]) -> Step:
+        trained = [m.upload for m in measured if m.upload.models and m.upload.samples]
+        picks: dict[ClusterId, list[Params]] = {}
+        for upload in trained:
+            picks.setdefault(pick_of(upload), []).append(upload.params)
+        changed = {k: self._folded(state, k, models, len(trained)) for k, models in sorted(picks.items())}
+        return Step(changed, {m.upload.client: m.upload.mixture or {} for m in measured})
+
+    def pace(self) -> Rounds:
+        return Rounds(self.clients_per_round, self.quorum, self.patience, first=self.first_round)
+
+    def _all(self, state: State, client: ClientId, settings: dict[str, Any]) -> Task:
+        models = {k: cluster.params for k, cluster in state.clusters.items()}
+        mixture = state.members[client].mixture if client in state.members else None
+        return Task(models, "pick", settings, mixture)
+
+    def _folded(self, state: State, cluster: ClusterId, sent: Sequence[Params], cohort: int) -> Params:
+        """The mean of the models sent; or one step along the mean change of the whole cohort, 0 for other picks."""
+        if self.averaging == "model":
+            return average(state.layout, sent)
+        old = state.clusters[cluster].params
+        return combine(state.layout, (old, *sent), (1.0, *[1 / cohort] * len(sent)))
