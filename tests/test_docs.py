@@ -59,7 +59,7 @@ def test_every_algorithm_has_a_page_with_its_settings_and_differences(name) -> N
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_file_reads_the_same_way(name) -> None:
-    text = (ROOT / "src" / "artesian" / "algorithms" / f"{name.replace('-', '_')}.py").read_text()
+    text = Path(inspect.getfile(ALGORITHMS[name])).read_text()
     for part in ("Paper line -> method:", "Differs from the paper:"):
         assert part in text.split('"""')[1], part
 

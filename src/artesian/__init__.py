@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from artesian.algorithms import FedAsync as FedAsync
     from artesian.algorithms import FedAvg as FedAvg
     from artesian.algorithms import FedBuff as FedBuff
+    from artesian.algorithms import FedGroup as FedGroup
     from artesian.algorithms import FedProx as FedProx
     from artesian.algorithms import FedSoftAsync as FedSoftAsync
+    from artesian.algorithms import FlexCFL as FlexCFL
     from artesian.algorithms import Local as Local
     from artesian.connecting import connect as connect
     from artesian.connecting import connect_async as connect_async
@@ -37,8 +39,10 @@ _HOMES = {
     "FedAsync": "algorithms",
     "FedAvg": "algorithms",
     "FedBuff": "algorithms",
+    "FedGroup": "algorithms",
     "FedProx": "algorithms",
     "FedSoftAsync": "algorithms",
+    "FlexCFL": "algorithms",
     "Local": "algorithms",
     "ArtesianError": "errors",
     "Coordinator": "engine",

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, FedAsync, FedAvg, FedBuff
+from artesian.algorithms import ALGORITHMS, CDFL, FedAsync, FedAvg, FedBuff, FedGroup, FlexCFL
 from artesian.core import Task
 from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
@@ -16,6 +16,11 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     FedAsync(staleness="polynomial", max_staleness=2),
     FedAvg(clients_per_round=3, buffers="server"),
     FedBuff(buffer_size=3, momentum=0.5),
+    FedGroup(pretrain_scale=1, clients_per_round=3, group_start="w0", client_pretrain=2),
+    FedGroup(random_assign=True, pretrain_scale=1, clients_per_round=3, inter_group_lr=0.1),
+    FlexCFL(proximity="MADC", clients_per_round=3, buffers="server", selection="random", group_pretrain=1),
+    FlexCFL(random_centers=True, clients_per_round=3, shift_distance="sorted_w1", shift_fraction=0.5),
+    FlexCFL(pretrain_scale=1, clients_per_round=2, inter_group_lr=0.1, inter_group_normalise=False),
 ]
 
 

@@ -9,11 +9,25 @@ from artesian.algorithms.fedavg import FedAvg
 from artesian.algorithms.fedbuff import FedBuff
 from artesian.algorithms.fedprox import FedProx
 from artesian.algorithms.fedsoft_async import FedSoftAsync
+from artesian.algorithms.flexcfl import FedGroup, FlexCFL
 from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (CA2FL, CDFL, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, Local)
+    kind.name: kind
+    for kind in (CA2FL, CDFL, FedAsync, FedAvg, FedBuff, FedGroup, FedProx, FedSoftAsync, FlexCFL, Local)
 }
 
-__all__ = ["ALGORITHMS", "CA2FL", "CDFL", "FedAsync", "FedAvg", "FedBuff", "FedProx", "FedSoftAsync", "Local"]
+__all__ = [
+    "ALGORITHMS",
+    "CA2FL",
+    "CDFL",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "FedGroup",
+    "FedProx",
+    "FedSoftAsync",
+    "FlexCFL",
+    "Local",
+]
