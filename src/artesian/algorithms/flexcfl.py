@@ -46,7 +46,6 @@ from artesian.recipes import DISTANCES, ESTIMATE_ONLY, ORIGIN, directions_digest
 
 Models = Mapping[ClusterId, Params]
 COLD = "cold"  # the memo of a task of the group cold start
-ASKS, TOLD = "asks", "told"  # a client that lacks the directions, and one that knows its group, in this round
 ITERATIONS = 20  # of k-means
 PRETRAINING = 0.1  # of a usual training, in virtual time
 
@@ -97,15 +96,15 @@ class FedGroup(Algorithm):
         """All groups at w_0 until the cold start."""
         origin = average(layout, start)
         clusters = {f"k{i}": Cluster(origin) for i in range(self.groups or len(start))}
-        memory: dict[str, Any] = {"origin": origin, "directions": {}, "digest": "", "checked": {}}
+        memory: dict[str, Any] = {"origin": origin, "directions": {}, "digest": "", "holds": {}, "checked": {}}
         return State(layout, clusters, seed=seed, memory=memory)
 
     def task(self, state: State, client: ClientId) -> Task:
         """The cold start; or, where its group is open, to look for it; or the training of its group's model."""
         if not state.memory["directions"]:
             return Task({ORIGIN: state.memory["origin"]}, settings=self._pretraining(), memo=COLD)
-        group, heard = self._group(state, client), state.memory["checked"].get(client)
-        if group is None or heard == ASKS or (self._checks and heard is None):
+        group = self._group(state, client)
+        if group is None or (self._checks and client not in state.memory["checked"]):
             return self._match(state, client)
         return Task({group: state.clusters[group].params}, settings={"keep": True} if self._checks else {})
 
@@ -143,9 +142,8 @@ class FedGroup(Algorithm):
         return told if self.group_pretrain is None else {**told, "epochs": self.group_pretrain}
 
     def _match(self, state: State, client: ClientId) -> Task:
-        """The search for a group: with all directions for whoever has none yet or asks for them, else by their name."""
-        memory, mixture = state.memory, state.members[client].mixture
-        sent = mixture is None or memory["checked"].get(client) == ASKS
+        """The search for a group: whoever holds the directions is told their digest, anybody else is sent them."""
+        memory, sent = state.memory, client not in state.memory["holds"]
         models = {ORIGIN: memory["origin"], **memory["directions"]} if sent else {}
         settings = {
             ESTIMATE_ONLY: True,
@@ -154,7 +152,7 @@ class FedGroup(Algorithm):
             "work": PRETRAINING if sent else 0.0,
             **self._watching(),
         }
-        return Task(models, "match", settings, mixture, solo=True)
+        return Task(models, "match", settings, state.members[client].mixture, solo=True)
 
     def _watching(self) -> dict[str, Any]:
         return {}
@@ -215,16 +213,19 @@ class FedGroup(Algorithm):
         return [int(label) for label in found]
 
     def _place(self, state: State, m: Measured) -> Step:
-        """Write down the group a client found; without one it asks for the directions, and is sent them."""
+        """Write down the group a client found; one that has lost the directions names none, and is sent them."""
         client, told = m.upload.client, m.upload.mixture or {}
-        checked = {**state.memory["checked"], client: TOLD if told else ASKS}
+        holds = state.memory["holds"]
         if not told and not m.receipt.models:
-            return Step(memory={"checked": checked})
+            return Step(memory={"holds": {other: True for other in holds if other != client}})
         if list(told.values()) != [1.0]:
             raise BadMixture("recipe match tells one group, with the share 1", str(dict(told)), "follow the recipe")
         before = state.members[client].mixture
         moved = before is not None and dict(before) != dict(told)
-        return Step(mixtures={client: told}, memory={"checked": checked}, notes={"moved": float(moved)})
+        memory: dict[str, Any] = {"checked": {**state.memory["checked"], client: True}}
+        if self._checks and client not in holds:
+            memory["holds"] = {**holds, client: True}
+        return Step(mixtures={client: told}, memory=memory, notes={"moved": float(moved)})
 
     def _train_groups(self, state: State, measured: Sequence[Measured]) -> Step:
         """FedAvg in every group; an upload counts for the group whose model it trained, wherever its client is now."""
