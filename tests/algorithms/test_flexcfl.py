@@ -1,5 +1,7 @@
 """Hand-worked numbers for every branch of FedGroup and FlexCFL."""
 
+import hashlib
+import json
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -652,6 +654,14 @@ def test_a_notebook_without_these_directions_asks_for_them() -> None:
     assert (again.upload.mixture, learner.trainings) == ({"k0": 1.0}, 1)
     known = look(learner, Notebook(histogram=(50, 50)), sent=True)  # it was clustered: it stays
     assert (known.upload.mixture, learner.trainings) == ({"k2": 1.0}, 1)
+
+
+def test_the_digest_of_directions_is_what_the_wire_format_says() -> None:
+    def named(params) -> dict:
+        return {"$tensor": hashlib.sha256(b'["<f4", [2]]' + params.tobytes()).hexdigest()}
+
+    tree = {"directions": {k: named(way) for k, way in WAYS.items()}, "origin": named(BOOK.origin)}
+    assert directions_digest(BOOK) == hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
 def test_without_samples_nobody_looks() -> None:

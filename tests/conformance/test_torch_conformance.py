@@ -2,7 +2,7 @@
 
 import pytest
 
-from artesian.algorithms import CDFL, FedBuff
+from artesian.algorithms import CDFL, FedBuff, FedGroup, FlexCFL
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation, simulate
@@ -47,7 +47,10 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=2)], ids=["cdfl", "fedbuff"])
+GROUPS = [FlexCFL(clients_per_round=2, pretrain_scale=1), FedGroup(clients_per_round=2, proximity="MADC")]
+
+
+@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=2), *GROUPS], ids=lambda a: a.name)
 def test_the_algorithm_conforms_with_a_torch_model(algorithm) -> None:
     assert check_algorithm(algorithm, model=MODEL) == list(CHECKS)
 
@@ -78,7 +81,7 @@ def test_a_run_resumes_to_the_same_bits(whole, tmp_path) -> None:
     assert files(tmp_path / "run") == files(whole)
 
 
-@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=3)], ids=["cdfl", "fedbuff"])
+@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=3), *GROUPS], ids=lambda a: a.name)
 def test_the_bits_are_the_same_through_the_in_process_server(algorithm) -> None:
     direct = Simulation(experiment(algorithm), 1)
     served = Simulation(experiment(algorithm), 1, link=InProcess)
