@@ -16,9 +16,11 @@ from artesian.engine import Coordinator
 from artesian.errors import BadMixture, SettingError, Stalled
 from artesian.params import Layout, seal
 from artesian.recipes import ORIGIN, directions_digest, recipe, shift
+from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Simulation
+from artesian.simulator.folder import RunFolder
+from artesian.simulator.run import Simulation, simulate
 from artesian.testing import ToyModel, ToyWorld
 
 DELTAS = [vector(1, 0, 0), vector(0.9, 0.1, 0), vector(0, 1, 0), vector(0.1, 0.9, 0.1), vector(0, 0.8, 0.6)]
@@ -747,3 +749,41 @@ def test_clients_move_in_a_run_also_those_who_only_wait() -> None:
     assert simulation.totals.notes["moved"] == 8
     assert "moved" not in stayed.totals.notes
     assert {homes["c0"]} == {before["c1"]}
+
+
+FEW = Experiment(
+    ToyWorld(6), ToyModel(), FlexCFL(clients_per_round=4, pretrain_scale=1), rounds=5, snapshot_every=1
+).planned()
+
+
+def shared(books) -> bool:
+    """Are the directions that all clients keep one copy?"""
+    full = [book for book in books.values() if book.directions]
+    assert len(full) >= 4
+    return len({id(b.origin) for b in full}) == 1 and len({id(w) for b in full for w in b.directions.values()}) == 2
+
+
+def test_notebooks_from_workers_hold_one_copy_of_the_directions() -> None:
+    inline, spread = Simulation(FEW, 0), Simulation(FEW, 0, workers=1)
+    inline.run()
+    spread.run()
+    assert shared(inline.notebooks)
+    assert shared(spread.notebooks)
+    assert inline.coordinator.digest() == spread.coordinator.digest()
+
+
+def test_a_run_resumes_to_the_same_bits_with_one_copy_of_the_directions(tmp_path) -> None:
+    simulate(FEW, out=tmp_path / "whole")
+
+    def stop(progress) -> None:
+        if progress.uploads == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(FEW, out=tmp_path / "run", progress=stop)
+    folder = RunFolder(tmp_path / "run")
+    assert shared(folder.load(Checkpoint).notebooks)
+    folder.close()
+    simulate(FEW, out=tmp_path / "run", resume=True)
+    for name in ("metrics.csv", "journal.jsonl", "clusters.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
