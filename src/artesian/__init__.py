@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from artesian.algorithms import FedAvg as FedAvg
     from artesian.algorithms import FedBuff as FedBuff
     from artesian.algorithms import FedEM as FedEM
+    from artesian.algorithms import FedGroup as FedGroup
     from artesian.algorithms import FedProx as FedProx
     from artesian.algorithms import FedSoft as FedSoft
     from artesian.algorithms import FedSoftAsync as FedSoftAsync
+    from artesian.algorithms import FlexCFL as FlexCFL
     from artesian.algorithms import IFCAAsync as IFCAAsync
     from artesian.algorithms import Local as Local
     from artesian.connecting import connect as connect
@@ -42,11 +44,13 @@ _HOMES = {
     "FedAvg": "algorithms",
     "FedBuff": "algorithms",
     "FedEM": "algorithms",
+    "FedGroup": "algorithms",
     "FedProx": "algorithms",
     "FedSoft": "algorithms",
     "FedSoftAsync": "algorithms",
     "IFCA": "algorithms",
     "IFCAAsync": "algorithms",
+    "FlexCFL": "algorithms",
     "Local": "algorithms",
     "ArtesianError": "errors",
     "Coordinator": "engine",

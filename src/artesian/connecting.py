@@ -36,25 +36,27 @@ class Client(Session):
         loader: Any = None,
         *,
         wait: float = 30.0,
+        changed: bool = False,
         loss: Callable[..., Any] | None = None,
         optimizer: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Ensemble:
         """Train by the task's recipe, upload, and return what to predict with now.
 
-        With a learner, that is all. With a torch network and a `loader` of (input, target) pairs, the network is
-        trained and the answer loaded into it, in place; `loss` gives one number per sample, `optimizer` is a function
-        from parameters to a torch optimiser that goes before the task's, and `options` are those of `TorchModel`.
+        With a learner, that is all; `changed` tells that its data are others than before. With a torch network and a
+        `loader` of (input, target) pairs, the network is trained and the answer loaded into it, in place; `loss` gives
+        one number per sample, `optimizer` is a function from parameters to a torch optimiser that goes before the
+        task's, and `options` are those of `TorchModel`.
         """
         if loader is None:
             if loss or optimizer or options or not hasattr(learner, "samples"):
                 got = f"{type(learner).__name__} without a loader"
                 raise SettingError("a refresh takes a learner, or a network and its loader", got, "give the loader")
-            return super().refresh(learner, wait=wait)
+            return super().refresh(learner, wait=wait, changed=changed)
         from artesian.learners.own import OwnNetwork
 
         own = OwnNetwork(learner, loader, loss, optimizer, options)
         own.check(self.layout)
-        held = super().refresh(own.learner, wait=wait)
+        held = super().refresh(own.learner, wait=wait, changed=changed)
         own.load(self.layout, held)
         return held

@@ -250,6 +250,15 @@ class Learner(Protocol):
         ...
 
 
+class Labelled(Protocol):
+    """A learner whose samples have labels; a method that watches them asks for this, and no other needs it."""
+
+    @property
+    def histogram(self) -> tuple[int, ...] | None:
+        """How many samples have the label 0, 1, ...; None where there are no labels."""
+        ...
+
+
 class Model(Protocol):
     """A kind of model: how it is laid out, where it starts, and how it meets data."""
 

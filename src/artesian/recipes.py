@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from artesian.codec import digest
 from artesian.core import ClientId, ClusterId, Ensemble, Learner, Mixture, Notebook, Plan, Task, Upload
 from artesian.errors import BadMixture, NotFinite, SettingError, WrongModels, nearest
-from artesian.params import Layout, Params, combine, minus
+from artesian.params import Layout, Params, combine, cosine, minus
 
 OWN = "own"  # what a client calls the one model it trained from several
+ORIGIN = "origin"  # the model from which all directions begin
+DISTANCES = ("changed", "mean_abs", "sorted_w1")  # between two histograms
 ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
 FLOOR = 1e-8  # a component's share counts as this much at least
 
@@ -52,12 +55,19 @@ def use_alone(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
 
 
 def fit_train(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
-    """Train the given model, perhaps pulled towards it (`prox`); send it, or its change (`delta`)."""
+    """Train the given model, perhaps pulled towards it (`prox`); send it, or its change (`delta`).
+
+    Where the task says so, the notebook keeps the model as it was given (`keep`) and the label histogram (`labels`).
+    """
     ((cluster, given),) = task.models.items()
     prox = float(task.settings.get("prox", 0.0))
     pulls = ((prox, given),) if prox else ()
     trained = learner.train(given, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls)
     sent = minus(layout, trained, given) if task.settings.get("delta") else trained
+    if task.settings.get("keep"):
+        notebook = replace(notebook, own=given)
+    if task.settings.get("labels"):
+        notebook = replace(notebook, histogram=histogram_of(learner))
     return Fit(Upload(client, task.number, learner.samples, {cluster: sent}), notebook, ((1.0, trained),))
 
 
@@ -112,6 +122,96 @@ def use_soft(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
 def _personal(layout: Layout, task: Task, notebook: Notebook) -> Params:
     """One's own model; before there is one, the even blend of those given."""
     return blended(layout, task.models, None) if notebook.own is None else notebook.own
+
+
+def fit_match(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
+    """Tell in which group's direction one's own training goes; an empty mixture asks for the directions.
+
+    With `migrate`, a client that has a group keeps it until its labels are others than when it last looked.
+    """
+    notebook = _with_directions(task, notebook)
+    if directions_digest(notebook) != task.settings["directions"]:  # a new device, or a lost home
+        return Fit(Upload(client, task.number, learner.samples, mixture={}), notebook, ())
+    migrate = bool(task.settings.get("migrate"))
+    counts = histogram_of(learner) if migrate else ()
+    if task.mixture and migrate and not _looks_again(task, learner, counts, notebook.histogram):
+        return Fit(Upload(client, task.number, learner.samples, mixture=task.mixture), notebook, ())
+    group = _nearest_group(layout, task, learner, notebook)
+    told = Upload(client, task.number, learner.samples, mixture={group: 1.0})
+    if not migrate:  # nobody asks again
+        return Fit(told, replace(notebook, origin=None, directions={}), ())
+    return Fit(told, replace(notebook, histogram=counts), ())
+
+
+def use_match(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
+    """The last model given to train; before the first, where the groups set out for on average."""
+    if notebook.own is not None:
+        return ((1.0, notebook.own),)
+    notebook = _with_directions(task, notebook)
+    if notebook.origin is None:
+        raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
+    ways = list(notebook.directions.values())
+    return ((1.0, combine(layout, [notebook.origin, *ways], [1.0, *[1 / len(ways)] * len(ways)], newest=0)),)
+
+
+def directions_digest(notebook: Notebook) -> str:
+    """A name for exactly these directions and their origin."""
+    return digest({ORIGIN: notebook.origin, "directions": dict(notebook.directions)})
+
+
+def histogram_of(learner: Learner) -> tuple[int, ...]:
+    """How many samples have each label; a learner that cannot tell is refused."""
+    counts = getattr(learner, "histogram", None)
+    if counts is None:
+        raise SettingError(
+            "a client that may move to another group watches its labels",
+            f"a {type(learner).__name__} without a histogram of labels",
+            "use fedgroup, whose clients stay, or give the learner a `histogram`",
+        )
+    return tuple(counts)
+
+
+def shift(now: tuple[int, ...], before: tuple[int, ...], rule: str) -> int:
+    """How many samples separate two histograms.
+
+    `changed`: those added, or those removed, whichever are more; `mean_abs`: both together, which is L times the mean
+    difference of L labels; `sorted_w1`: the same of the sorted counts, blind to which label is which.
+    """
+    counts = np.zeros((2, max(len(now), len(before))), np.int64)
+    counts[0, : len(now)], counts[1, : len(before)] = now, before
+    if rule == "sorted_w1":
+        counts.sort(axis=1)
+    gained = counts[0] - counts[1]
+    added, removed = int(np.maximum(gained, 0).sum()), int(np.maximum(-gained, 0).sum())
+    return max(added, removed) if rule == "changed" else added + removed
+
+
+def _looks_again(task: Task, learner: Learner, now: tuple[int, ...], before: tuple[int, ...]) -> bool:
+    """Are the labels others than when the client last looked for its group? Without samples nobody looks."""
+    if not learner.samples:
+        return False
+    if not before:
+        return True
+    return shift(now, before, task.settings["shift_distance"]) / learner.samples >= task.settings["shift_fraction"]
+
+
+def _nearest_group(layout: Layout, task: Task, learner: Learner, notebook: Notebook) -> ClusterId:
+    """argmin_j (1 - cos(direction_j, change)) / 2; ties, and a change of nothing, go to the first."""
+    names = list(notebook.directions)
+    if not learner.samples or notebook.origin is None:
+        return names[0]
+    trained = learner.train(notebook.origin, seed=task.settings["seed"], plan=Plan.of(task.settings))
+    change = minus(layout, trained, notebook.origin)
+    apart = [(1 - cosine(layout, way, change)) / 2 for way in notebook.directions.values()]
+    return names[int(np.argmin(apart))]
+
+
+def _with_directions(task: Task, notebook: Notebook) -> Notebook:
+    """The notebook with the directions the task brings, if it brings any."""
+    if ORIGIN not in task.models:
+        return notebook
+    ways = {k: params for k, params in task.models.items() if k != ORIGIN}
+    return replace(notebook, origin=task.models[ORIGIN], directions=ways)
 
 
 def shares_of(task: Task, learner: Learner) -> dict[ClusterId, float]:
@@ -261,6 +361,7 @@ def own_only(task: Task) -> tuple[str, ...]:
 RECIPES: dict[str, Recipe] = {
     "alone": Recipe(fit_alone, use_alone, nothing),
     "train": Recipe(fit_train, use_train, all_given),
+    "match": Recipe(fit_match, use_match, nothing, estimates=True),
     "soft": Recipe(fit_soft, use_soft, own_only, estimates=True),
     "pick": Recipe(fit_pick, use_pick, own_only, estimates=True),
     "em": Recipe(fit_em, use_em, all_given, estimates=True),

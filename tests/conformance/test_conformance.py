@@ -15,8 +15,10 @@ from artesian.algorithms import (
     FedAvg,
     FedBuff,
     FedEM,
+    FedGroup,
     FedSoft,
     FeSEM,
+    FlexCFL,
     ICFLAsync,
     IFCAAsync,
 )
@@ -47,6 +49,11 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     IFCA(averaging="gradient", clients_per_round=3),
     IFCA(clusters=3, initial="random", migrate=True, buffers="server"),
     IFCAAsync(staleness="hinge", max_staleness=1, clusters=3, initial="random"),
+    FedGroup(pretrain_scale=1, clients_per_round=3, group_start="w0", client_pretrain=2),
+    FedGroup(random_assign=True, pretrain_scale=1, clients_per_round=3, inter_group_lr=0.1),
+    FlexCFL(proximity="MADC", clients_per_round=3, buffers="server", selection="random", group_pretrain=1),
+    FlexCFL(random_centers=True, clients_per_round=3, shift_distance="sorted_w1", shift_fraction=0.5),
+    FlexCFL(pretrain_scale=1, clients_per_round=2, inter_group_lr=0.1, inter_group_normalise=False),
 ]
 
 

@@ -79,7 +79,7 @@ def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     assert files(tmp_path / "run") == files(whole)
 
 
-@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=3)], ids=["cdfl", "fedbuff"])
+@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=3), *GROUPS], ids=lambda a: a.name)
 def test_the_bits_are_the_same_through_the_in_process_server(algorithm) -> None:
     direct = Simulation(experiment(algorithm), 1)
     served = Simulation(experiment(algorithm), 1, link=InProcess)

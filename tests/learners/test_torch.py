@@ -614,3 +614,18 @@ def test_one_thread_is_given_back() -> None:
     with learning.TorchModel(dense).one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
+
+
+def test_a_learner_counts_its_labels_where_each_sample_has_one() -> None:
+    x, y = points(40)
+    model = TorchModel(noisy, device="cpu")
+    expected = tuple(np.bincount(y).tolist())
+    assert model.learner(x, y).histogram == expected
+    assert model.learner(x[:0], y[:0]).histogram == ()
+    pairs = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    assert TorchLearner.over(pairs, model, room=0).histogram == expected  # read by index
+    assert TorchLearner.over(Stream(x, y), model, samples=40).histogram is None
+    assert TorchModel(line, task="regression", device="cpu").learner(x[:, :1], x[:, 1]).histogram is None
+    assert TorchModel(noisy, loss=nn.CrossEntropyLoss(reduction="none"), device="cpu").learner(x, y).histogram is None
+    images = TorchModel(lambda: nn.Conv2d(1, 3, 1), device="cpu")
+    assert images.learner(np.zeros((2, 1, 2, 2), np.float32), np.zeros((2, 2, 2), np.int64)).histogram is None

@@ -13,6 +13,7 @@ from artesian.algorithms.fedprox import FedProx
 from artesian.algorithms.fedsoft import FedSoft
 from artesian.algorithms.fedsoft_async import FedSoftAsync
 from artesian.algorithms.fesem import FeSEM
+from artesian.algorithms.flexcfl import FedGroup, FlexCFL
 from artesian.algorithms.icfl import ICFL, ICFLAsync
 from artesian.algorithms.ifca import IFCA
 from artesian.algorithms.ifca_async import IFCAAsync
@@ -30,10 +31,12 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedAvg,
         FedBuff,
         FedEM,
+        FedGroup,
         FedProx,
         FedSoft,
         FedSoftAsync,
         FeSEM,
+        FlexCFL,
         ICFL,
         ICFLAsync,
         IFCA,
@@ -55,9 +58,11 @@ __all__ = [
     "FedAvg",
     "FedBuff",
     "FedEM",
+    "FedGroup",
     "FedProx",
     "FedSoft",
     "FedSoftAsync",
+    "FlexCFL",
     "ICFLAsync",
     "IFCAAsync",
     "Local",

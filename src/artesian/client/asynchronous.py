@@ -38,9 +38,9 @@ class AsyncSession:
         """The name of this client."""
         return self._session.client
 
-    async def task(self, samples: int = 0, wait: float = 30.0) -> Task | None:
+    async def task(self, samples: int = 0, wait: float = 30.0, changed: bool = False) -> Task | None:
         """See `Session.task`."""
-        return await self._run(self._session.task, samples, wait)
+        return await self._run(self._session.task, samples, wait, changed)
 
     async def upload(self, upload: Upload) -> Task | None:
         """See `Session.upload`."""

@@ -106,20 +106,23 @@ class Session:
         """Train by the task's recipe, upload, and return what to predict with now.
 
         Without a task (a round is still open) it is what the client has. `changed` tells that its data are others
-        than before.
+        than before. Where a task only asks for an estimate and is answered with another, that is done at once, too.
         """
         task = self.task(learner.samples, wait, changed)
-        if task is None:
-            return self.held()
-        spool = self._spool()
-        if spool is not None and spool.upload.number < task.number:  # it was taken: the answer is this task
-            self._taken(spool)
-            return self.held()
-        begun = spool is not None
-        if spool is None:
-            fit = recipe(task.recipe).fit(self.layout, self.client, task, learner, self._notebook())
-            spool = self._save(Spool(fit.upload, fit.notebook))
-        self._send(spool, begun)
+        while task is not None:
+            spool = self._spool()
+            if spool is not None and spool.upload.number < task.number:  # it was taken: the answer is this task
+                self._taken(spool)
+                answer: Task | None = task
+            else:
+                begun = spool is not None
+                if spool is None:
+                    fit = recipe(task.recipe).fit(self.layout, self.client, task, learner, self._notebook())
+                    spool = self._save(Spool(fit.upload, fit.notebook))
+                answer = self._send(spool, begun)
+            if not _estimated(spool.upload):
+                break
+            task = answer
         return self.held()
 
     def kept(self) -> Task | None:
@@ -248,6 +251,11 @@ class Session:
     def _stored(self, name: str) -> bytes | None:
         path = self.home / name
         return _read(path) if path.exists() else None
+
+
+def _estimated(upload: Upload) -> bool:
+    """Did it only tell a mixture?"""
+    return upload.mixture is not None and not upload.models
 
 
 def _layout(told: bytes) -> Layout:

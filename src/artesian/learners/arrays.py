@@ -154,6 +154,12 @@ class ArrayLearner:
     def samples(self) -> int:
         return len(self.x)
 
+    @property
+    def histogram(self) -> tuple[int, ...] | None:
+        """How many samples of each class; None for a regression."""
+        classes = getattr(self.model, "classes", None)
+        return None if classes is None else tuple(np.bincount(self.y, minlength=classes).tolist())
+
     @QUIET
     def losses(self, params: Params) -> np.ndarray:
         return self.model.losses(self._predict(params), self.y)

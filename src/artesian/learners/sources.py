@@ -185,6 +185,16 @@ def source_over(data: Any, shaping: Shaping, room: int, samples: int | None) -> 
     return _held(indexed) if _bytes(dataset) <= room else indexed
 
 
+def label_counts(source: Source) -> tuple[int, ...] | None:
+    """How many samples have each label; None where samples have not one label each, or come in a stream."""
+    if not isinstance(source, (Resident, Indexed)) or not source.shaping.labels:
+        return None
+    parts = [source.y] if isinstance(source, Resident) else [y for _, _, y in source.ordered("a histogram")]
+    if any(part.ndim != 1 for part in parts):
+        return None
+    return tuple(torch.cat(parts).bincount().tolist()) if parts else ()
+
+
 def split(order: np.ndarray, batch: int, least: int) -> list[np.ndarray]:
     """The order in batches; a last one of fewer than `least` joins the one before it."""
     parts = [order[first : first + batch] for first in range(0, len(order), batch)]

@@ -29,7 +29,7 @@ from torch import nn
 from torch.nn import functional
 
 from artesian.learners.instances import Instance, Pool, array_of, pack, seeded, tensors_of
-from artesian.learners.sources import Flowing, Resident, Shaping, Source, source_over, unordered
+from artesian.learners.sources import Flowing, Resident, Shaping, Source, label_counts, source_over, unordered
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> one number per sample
 Optimizer = Any  # a torch.optim.Optimizer; the type itself would take a second to import
@@ -193,6 +193,11 @@ class TorchLearner:
     @property
     def samples(self) -> int:
         return self.source.samples
+
+    @property
+    def histogram(self) -> tuple[int, ...] | None:
+        """How many samples of each class; None for a regression, a loss of one's own, or a stream."""
+        return label_counts(self.source)
 
     def losses(self, params: Params) -> np.ndarray:
         found = self._look(params, "losses", self._each)

@@ -9,6 +9,7 @@ import math
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -180,7 +181,7 @@ class RunFolder:
         data = read_json(paths[-1])
         check_format(data.get("format", 0))
         try:
-            return from_tree(kind, gather(data.get("checkpoint"), "$blob", self.vault.get))
+            return from_tree(kind, gather(data.get("checkpoint"), "$blob", cache(self.vault.get)))
         except BadFormat as error:
             raise StorageError(
                 f"{paths[-1].name} is a snapshot", str(error), "restore the file, or begin anew elsewhere"

@@ -188,7 +188,7 @@ class Simulation:
         done = self.executor.result(self._job(client, flight))
         del self.flights[client]
         self.notebooks[client] = done.fit.notebook
-        self.cycles[client] = flight.cycle + 1
+        self.cycles[client] = flight.cycle + bool(done.fit.trained)  # an estimate and its training see the same data
         try:
             self._upload(client, flight, done)
         except TaskClosed:  # out of patience: ask for another

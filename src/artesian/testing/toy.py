@@ -47,6 +47,11 @@ class ToyLearner:
     def samples(self) -> int:
         return len(self.x)
 
+    @property
+    def histogram(self) -> tuple[int, ...]:
+        """All samples have the label 0."""
+        return (self.samples,)
+
     def losses(self, params: Params) -> np.ndarray:
         return np.square(self.x - params[:WIDTH]).sum(axis=1)
 
