@@ -2,7 +2,7 @@
 
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, FedBuff
+from artesian.algorithms import ALGORITHMS, CDFL, FedBuff, FlexCFL
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation, simulate
@@ -79,7 +79,9 @@ def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     assert files(tmp_path / "run") == files(whole)
 
 
-@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=3), *GROUPS], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm", [CDFL(), FedBuff(buffer_size=3), FlexCFL(clients_per_round=2, pretrain_scale=1)], ids=lambda a: a.name
+)
 def test_the_bits_are_the_same_through_the_in_process_server(algorithm) -> None:
     direct = Simulation(experiment(algorithm), 1)
     served = Simulation(experiment(algorithm), 1, link=InProcess)
