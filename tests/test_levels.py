@@ -12,7 +12,7 @@ import artesian
 ROOT = Path(artesian.__file__).parent
 LEVELS = [
     {"errors", "params", "core"},
-    {"staleness", "clustering", "recipes", "pace", "codec", "journal"},
+    {"staleness", "clustering", "peers", "recipes", "pace", "codec", "journal"},
     {"algorithms", "admission", "engine"},
     {"learners", "server", "client", "simulator"},
     {"experiments", "serving", "connecting", "refreshing", "testing", "display", "demo", "cli"},

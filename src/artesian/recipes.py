@@ -13,7 +13,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, Ensemble, Learner, Mixture, Notebook, Plan, Task, Upload
 from artesian.errors import SettingError, WrongModels, nearest
-from artesian.params import Layout, Params, combine, minus
+from artesian.params import Layout, Params, combine, kept_by_size, minus
 
 OWN = "own"  # what a client calls the one model it trained from several
 ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
@@ -51,11 +51,14 @@ def use_alone(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
 
 
 def fit_train(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
-    """Train the given model, perhaps pulled towards it (`prox`); send it, or its change (`delta`)."""
+    """Train the given model, perhaps pulled towards it (`prox`), or only its larger weights (`sparsity`); send it, or
+    its change (`delta`)."""
     ((cluster, given),) = task.models.items()
     prox = float(task.settings.get("prox", 0.0))
     pulls = ((prox, given),) if prox else ()
-    trained = learner.train(given, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls)
+    sparsity = float(task.settings.get("sparsity", 0.0))
+    mask = kept_by_size(layout, given, sparsity) if sparsity else None
+    trained = learner.train(given, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls, mask=mask)
     sent = minus(layout, trained, given) if task.settings.get("delta") else trained
     return Fit(Upload(client, task.number, learner.samples, {cluster: sent}), notebook, ((1.0, trained),))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from artesian.algorithms.ca2fl import CA2FL
+from artesian.algorithms.casa import CASA, CASAPlus
 from artesian.algorithms.cdfl import CDFL
 from artesian.algorithms.fedasync import FedAsync
 from artesian.algorithms.fedavg import FedAvg
@@ -13,7 +14,19 @@ from artesian.algorithms.local import Local
 from artesian.core import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (CA2FL, CDFL, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, Local)
+    kind.name: kind for kind in (CA2FL, CASA, CASAPlus, CDFL, FedAsync, FedAvg, FedBuff, FedProx, FedSoftAsync, Local)
 }
 
-__all__ = ["ALGORITHMS", "CA2FL", "CDFL", "FedAsync", "FedAvg", "FedBuff", "FedProx", "FedSoftAsync", "Local"]
+__all__ = [
+    "ALGORITHMS",
+    "CA2FL",
+    "CASA",
+    "CDFL",
+    "CASAPlus",
+    "FedAsync",
+    "FedAvg",
+    "FedBuff",
+    "FedProx",
+    "FedSoftAsync",
+    "Local",
+]
