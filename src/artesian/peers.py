@@ -145,8 +145,9 @@ class Peers:
     def _worth(self) -> np.ndarray:
         """Smaller is better: the owner's rank by its rate, and a known pair behind all that are not."""
         _, ranks = np.unique(self.rates[:, 1], return_inverse=True)
-        known = ~np.isnan(self.similarity)
-        worth: np.ndarray = ranks.astype(np.int32)[:, None] + known * np.int32(len(self.clients))
+        slow_first = ranks.astype(np.int32)[:, None]
+        known_last = slow_first + np.int32(len(self.clients))
+        worth: np.ndarray = np.where(np.isnan(self.similarity), slow_first, known_last)
         return worth
 
     def _seat(self, present: Collection[ClientId]) -> None:

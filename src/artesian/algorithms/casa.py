@@ -44,7 +44,8 @@ from artesian.params import Layout, Params, average, cosine, kept_by_size, minus
 from artesian.peers import Peers, Unit
 from artesian.staleness import casa
 
-Homes = Mapping[ClientId, ClusterId | None]  # of everybody at work; None: a newcomer
+Crowd = Mapping[ClientId, Member]  # everybody at work
+Homes = Mapping[ClientId, ClusterId | None]  # the cluster of everybody at work; None: a newcomer
 MEAN = "mean"  # what a newcomer is given
 OFTEN = 100  # up to twice so many members a cluster is tested at every upload, beyond that less often
 ROUNDS = 50_000  # the paper's R_end
@@ -116,7 +117,8 @@ class CASA(Algorithm):
             raise SettingError(f"{self.name} folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
         (m,) = measured
         layout, client, vector = state.layout, m.upload.client, self._compared(state.layout, m)
-        homes = _homes(state, client)
+        crowd = _crowd(state, client)
+        homes = {member: _home(state, known) for member, known in crowd.items()}
         peers = Peers.of(state.memory, homes)
         home = homes[client] = homes[client] or _place(state, peers, homes, m, vector)
         undefined = peers.compare(layout, client, vector)  # C-phase
@@ -128,10 +130,13 @@ class CASA(Algorithm):
             peers.part(_groups(peers, homes))
         old, now = state.clusters[home], homes[client] or home  # a child begins as its parent is
         size = sum(other == now for other in homes.values())
-        late = self._late(state, m.receipt, now, old.updates)
+        late = self._late(state, m.receipt, home, old.updates)
         rates = self.rates(state.rounds, size, late)
         peers.rates[peers.place(client)] = rates
-        peers.offer(layout, client, vector, self._takers(state, peers, homes, m, size), state.version)
+        began, widest = self._began(m.receipt, home), self.patience_of(state.rounds, size)
+        near = {other for other, member in crowd.items() if _near(began, self._began(member.receipt, home), widest)}
+        takers = np.array([other in near and homes[other] in (now, None) for other in peers.clients])
+        peers.offer(layout, client, vector, takers, state.version)
         peers.prune(len(homes) if self.buffer_budget is None else self.buffer_budget, self.budget_unit)
         mixtures = {member: {k: 1.0} for member, k in homes.items() if k in children} | {client: {now: 1.0}}
         notes = {"staleness": late, "rate": rates[1], "stored": len(peers.models)}
@@ -176,24 +181,14 @@ class CASA(Algorithm):
             return state.version - receipt.base
         return max(0, updates - began)
 
-    def _began(self, receipt: Receipt, home: ClusterId) -> int | None:
+    def _began(self, receipt: Receipt | None, home: ClusterId) -> int | None:
         """At which version of this cluster a training began: children go on counting where their parent was."""
+        if receipt is None:
+            return None
         if self.staleness_unit == "global":
             return receipt.base
         counts = receipt.memo["updates"]
         return next(iter(counts.values())) if len(counts) == 1 else counts.get(home)
-
-    def _takers(self, state: State, peers: Peers, homes: Homes, m: Measured, size: int) -> np.ndarray:
-        """Whose buffers may take the upload: of members and newcomers who began at nearly the same version."""
-        home = homes[m.upload.client]
-        assert home is not None
-        began, widest = self._began(m.receipt, home), self.patience_of(state.rounds, size)
-        takers = np.zeros(len(peers.clients), bool)
-        for place, other in enumerate(peers.clients):
-            task = state.members[other].receipt if homes[other] in (home, None) else None
-            theirs = None if task is None else self._began(task, home)
-            takers[place] = began is not None and theirs is not None and abs(began - theirs) < widest
-        return takers
 
     def _parts(self, state: State, peers: Peers, homes: Homes, client: ClientId) -> tuple[float, list[list[ClientId]]]:
         """The gap of the uploader's cluster, 0 if it is not tested, and the parts to split it into, if any."""
@@ -274,13 +269,18 @@ def _home(state: State, member: Member | None) -> ClusterId | None:
     return next(iter(state.clusters)) if len(state.clusters) == 1 else None
 
 
-def _homes(state: State, uploader: ClientId) -> dict[ClientId, ClusterId | None]:
+def _crowd(state: State, uploader: ClientId) -> dict[ClientId, Member]:
     """Everybody at work: the uploader, and whoever is present with an open task."""
     return {
-        client: _home(state, member)
+        client: member
         for client, member in state.members.items()
         if client == uploader or (member.present and member.receipt is not None)
     }
+
+
+def _near(one: int | None, other: int | None, widest: float) -> bool:
+    """Did two trainings begin less than `widest` versions apart?"""
+    return one is not None and other is not None and abs(one - other) < widest
 
 
 def _groups(peers: Peers, homes: Homes) -> np.ndarray:
