@@ -2,7 +2,7 @@
 
 import pytest
 
-from artesian.algorithms import CDFL, FedBuff
+from artesian.algorithms import CASA, CDFL, CASAPlus, FedBuff
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation, simulate
@@ -47,7 +47,11 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("algorithm", [CDFL(), FedBuff(buffer_size=2)], ids=["cdfl", "fedbuff"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [CASA(), CASAPlus(s0=1.0), CDFL(), FedBuff(buffer_size=2)],
+    ids=["casa", "casa+", "cdfl", "fedbuff"],
+)
 def test_the_algorithm_conforms_with_a_torch_model(algorithm) -> None:
     assert check_algorithm(algorithm, model=MODEL) == list(CHECKS)
 
