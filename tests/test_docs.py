@@ -52,7 +52,7 @@ def test_every_command_and_option_is_documented() -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_has_a_page_with_its_settings_and_differences(name) -> None:
-    text = page(f"algorithms/{name}.md")
+    text = page(f"algorithms/{name.replace('+', '-plus')}.md")
     for setting in fields(ALGORITHMS[name]):
         assert f"`{setting.name}`" in text, setting.name
     assert "Differs from the paper" in text

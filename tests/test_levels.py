@@ -12,7 +12,7 @@ import artesian
 ROOT = Path(artesian.__file__).parent
 LEVELS = [
     {"errors", "params", "core"},
-    {"staleness", "clustering", "initial", "membership", "recipes", "pace", "codec", "journal"},
+    {"staleness", "clustering", "initial", "membership", "peers", "recipes", "pace", "codec", "journal"},
     {"algorithms", "admission", "change", "engine"},
     {"learners", "server", "client", "simulator"},
     {"experiments", "serving", "connecting", "refreshing", "testing", "display", "demo", "cli"},

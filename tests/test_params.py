@@ -22,6 +22,7 @@ from artesian.params import (
     cosine,
     distance,
     keep_buffers,
+    kept_by_size,
     minus,
     norm,
     seal,
@@ -552,3 +553,34 @@ def test_arithmetic_leaves_its_inputs_alone(small_chunks: None) -> None:
     norm(layout, a)
     average(layout, [a, b])
     assert (a.tobytes(), b.tobytes()) == before
+
+
+# the larger weights
+
+
+def test_the_smallest_share_of_the_weights_is_left_out() -> None:
+    """One bar over all matrices; the bias, the mean and the counter are kept however small they are."""
+    arrays = {
+        "one": np.array([[5, -1], [0.5, 3]], np.float32),
+        "bias": floats(0, 0.1),
+        "two": np.array([[-2, 4]], np.float32),
+        "mean": floats(0),
+        "steps": np.array(1, np.int64),
+    }
+    layout = Layout.of(arrays, trainable=["one", "bias", "two"])
+    params = layout.pack(arrays)
+    rest = [True] * (layout.size - 8)
+    for share, one, two in (
+        (0.0, (1, 1, 1, 1), (1, 1)),
+        (0.16, (1, 1, 1, 1), (1, 1)),  # less than one of six
+        (0.17, (1, 1, 0, 1), (1, 1)),
+        (0.5, (1, 0, 0, 1), (0, 1)),
+        (0.99, (1, 0, 0, 0), (0, 0)),
+    ):
+        assert kept_by_size(layout, params, share).tolist() == [*map(bool, one), True, True, *map(bool, two), *rest]
+
+
+def test_of_equal_weights_the_first_are_left_out() -> None:
+    layout = Layout.of({"w": np.zeros((2, 3), np.float32)})
+    assert kept_by_size(layout, vector([1, -1, 1, 0, 1, 2]), 0.5).tolist() == [False, False, True, False, True, True]
+    assert kept_by_size(layout, vector([0] * 6), 0.5).tolist() == [False] * 3 + [True] * 3

@@ -48,6 +48,24 @@ def test_train_may_send_the_change_and_be_pulled() -> None:
     assert learner.asked[3] == [(0.25, [1, 2])]
 
 
+def test_train_may_leave_the_smallest_weights_alone() -> None:
+    """Half of the four weights, 1 and 2, are frozen; the bias never is."""
+    layout = Layout.of({"w": np.zeros((2, 2), np.float32), "b": np.zeros(1, np.float32)})
+    given = seal(np.array([1, -4, 3, 2, 0], np.float32))
+    seen = []
+
+    class Masked(Adds):
+        def train(self, params: Params, *, seed, plan, pulls=(), weights=None, mask=None) -> Params:
+            seen.append(mask)
+            return params
+
+    for settings in ({"sparsity": 0.5}, {"sparsity": 0.0}, {}):
+        asked = Task({"k0": given}, "train", {"seed": 5, **settings}, number=3)
+        RECIPES["train"].fit(layout, "ann", asked, Masked(), Notebook())
+    assert seen[0].tolist() == [False, True, True, False, True]
+    assert seen[1:] == [None, None]
+
+
 def test_alone_keeps_its_own_model_and_sends_nothing() -> None:
     fit = RECIPES["alone"].fit(LAYOUT, "ann", task("alone"), Adds(), Notebook())
     assert fit.upload.models == {}

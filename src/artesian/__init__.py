@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from artesian.algorithms import CA2FL as CA2FL
+    from artesian.algorithms import CASA as CASA
     from artesian.algorithms import CDFL as CDFL
+    from artesian.algorithms import CFL as CFL
+    from artesian.algorithms import ICFL as ICFL
     from artesian.algorithms import IFCA as IFCA
+    from artesian.algorithms import CASAPlus as CASAPlus
+    from artesian.algorithms import CFLAsync as CFLAsync
     from artesian.algorithms import FedAsync as FedAsync
     from artesian.algorithms import FedAvg as FedAvg
     from artesian.algorithms import FedBuff as FedBuff
@@ -17,7 +22,9 @@ if TYPE_CHECKING:
     from artesian.algorithms import FedProx as FedProx
     from artesian.algorithms import FedSoft as FedSoft
     from artesian.algorithms import FedSoftAsync as FedSoftAsync
+    from artesian.algorithms import FeSEM as FeSEM
     from artesian.algorithms import FlexCFL as FlexCFL
+    from artesian.algorithms import ICFLAsync as ICFLAsync
     from artesian.algorithms import IFCAAsync as IFCAAsync
     from artesian.algorithms import Local as Local
     from artesian.connecting import connect as connect
@@ -39,7 +46,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "CA2FL": "algorithms",
+    "CASA": "algorithms",
     "CDFL": "algorithms",
+    "CFL": "algorithms",
+    "ICFL": "algorithms",
+    "IFCA": "algorithms",
+    "CASAPlus": "algorithms",
+    "CFLAsync": "algorithms",
+    "FeSEM": "algorithms",
     "FedAsync": "algorithms",
     "FedAvg": "algorithms",
     "FedBuff": "algorithms",
@@ -48,9 +62,9 @@ _HOMES = {
     "FedProx": "algorithms",
     "FedSoft": "algorithms",
     "FedSoftAsync": "algorithms",
-    "IFCA": "algorithms",
-    "IFCAAsync": "algorithms",
     "FlexCFL": "algorithms",
+    "ICFLAsync": "algorithms",
+    "IFCAAsync": "algorithms",
     "Local": "algorithms",
     "ArtesianError": "errors",
     "Coordinator": "engine",

@@ -355,6 +355,26 @@ def keep_buffers(layout: Layout, old: Params, new: Params) -> Params:
     return seal(out)
 
 
+def kept_by_size(layout: Layout, params: Params, sparsity: float) -> np.ndarray:
+    """False for this share of the weights, the smallest by magnitude; of equal ones the first go.
+
+    Only trainable entries of two dimensions or more count: biases and normalisation are kept, and so is all the rest.
+    """
+    kept = np.ones(layout.size, bool)
+    weighty = np.zeros(layout.size, bool)
+    for entry, offset in zip(layout.entries, layout.offsets, strict=True):
+        weighty[offset : offset + entry.slots] = entry.trainable and len(entry.shape) > 1
+    places = np.flatnonzero(weighty)
+    sizes = np.abs(params[places])
+    count = int(sparsity * len(places))
+    if count:
+        bar = np.partition(sizes, count - 1)[count - 1]
+        below, equal = np.flatnonzero(sizes < bar), np.flatnonzero(sizes == bar)
+        kept[places[below]] = False
+        kept[places[equal[: count - len(below)]]] = False
+    return kept
+
+
 def distance(layout: Layout, a: Params, b: Params) -> float:
     """The Euclidean distance of the trainable parts."""
     return sqrt(sum(_square(np.subtract(a[p], b[p], dtype=np.float64)) for p in chunks(layout.trainable)))

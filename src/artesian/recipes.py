@@ -14,7 +14,7 @@ import numpy as np
 from artesian.codec import digest
 from artesian.core import ClientId, ClusterId, Ensemble, Learner, Mixture, Notebook, Plan, Task, Upload
 from artesian.errors import BadMixture, NotFinite, SettingError, WrongModels, nearest
-from artesian.params import Layout, Params, combine, cosine, minus
+from artesian.params import Layout, Params, combine, cosine, kept_by_size, minus
 
 OWN = "own"  # what a client calls the one model it trained from several
 ORIGIN = "origin"  # the model from which all directions begin
@@ -55,14 +55,16 @@ def use_alone(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:
 
 
 def fit_train(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
-    """Train the given model, perhaps pulled towards it (`prox`); send it, or its change (`delta`).
+    """Train the given model, perhaps pulled towards it (`prox`), or only its larger weights (`sparsity`).
 
-    Where the task says so, the notebook keeps the model as it was given (`keep`) and the label histogram (`labels`).
+    Send it, or its change (`delta`). A task may ask to keep the given model (`keep`) and the labels' counts (`labels`).
     """
     ((cluster, given),) = task.models.items()
     prox = float(task.settings.get("prox", 0.0))
     pulls = ((prox, given),) if prox else ()
-    trained = learner.train(given, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls)
+    sparsity = float(task.settings.get("sparsity", 0.0))
+    mask = kept_by_size(layout, given, sparsity) if sparsity else None
+    trained = learner.train(given, seed=task.settings["seed"], plan=Plan.of(task.settings), pulls=pulls, mask=mask)
     sent = minus(layout, trained, given) if task.settings.get("delta") else trained
     if task.settings.get("keep"):
         notebook = replace(notebook, own=given)

@@ -6,10 +6,12 @@ import pytest
 
 from artesian.algorithms import (
     ALGORITHMS,
+    CASA,
     CDFL,
     CFL,
     ICFL,
     IFCA,
+    CASAPlus,
     CFLAsync,
     FedAsync,
     FedAvg,
@@ -27,6 +29,10 @@ from artesian.errors import NotFinite
 from artesian.testing import CHECKS, Federation, check_algorithm
 
 VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
+    CASA(similarity="delta", gamma=5.0, min_cluster_size=1),
+    CASA(buffer_budget=3, budget_unit="entries", staleness_unit="global", buffers="server"),
+    CASA(split=False, decay=False),
+    CASAPlus(s0=1.0, total_rounds=20, similarity="delta"),
     CDFL(staleness_ref="cluster", reply_clusters="above_bar", buffers="server"),
     CDFL(adjust_start_epoch=3, adjust_records=2, amplifier=(3, 3), l_bar=1.0),
     CDFL(tau0=1, loss_scale="mean"),

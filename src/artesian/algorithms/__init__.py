@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from artesian.algorithms.ca2fl import CA2FL
+from artesian.algorithms.casa import CASA, CASAPlus
 from artesian.algorithms.cdfl import CDFL
 from artesian.algorithms.cfl import CFL, CFLAsync
 from artesian.algorithms.fedasync import FedAsync
@@ -24,6 +25,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     kind.name: kind
     for kind in (
         CA2FL,
+        CASA,
+        CASAPlus,
         CDFL,
         CFL,
         CFLAsync,
@@ -48,10 +51,12 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 __all__ = [
     "ALGORITHMS",
     "CA2FL",
+    "CASA",
     "CDFL",
     "CFL",
     "ICFL",
     "IFCA",
+    "CASAPlus",
     "CFLAsync",
     "FeSEM",
     "FedAsync",

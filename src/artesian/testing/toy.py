@@ -28,7 +28,7 @@ from artesian.core import (
 )
 from artesian.engine import Coordinator, Snapshot
 from artesian.pace import Rounds
-from artesian.params import Layout, Params
+from artesian.params import Layout, Params, seal
 from artesian.recipes import recipe
 from artesian.simulator.data import Samples
 from artesian.simulator.world import Visit
@@ -74,7 +74,8 @@ class ToyLearner:
         arrays["weight"] += (0.5 * (target - arrays["weight"]) - 0.1 * pull).astype(np.float32)
         arrays["mean"] += np.float32(0.1) * (self.x.mean() - arrays["mean"])
         arrays["steps"] += 1
-        return self.layout.pack(arrays)
+        trained = self.layout.pack(arrays)
+        return trained if mask is None else seal(np.where(mask, trained, params))
 
 
 @dataclass(frozen=True)
