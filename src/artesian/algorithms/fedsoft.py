@@ -68,7 +68,7 @@ class FedSoft(Algorithm):
     def task(self, state: State, client: ClientId) -> Task:
         """All centres: to train near them for whoever is drawn, to estimate by them for others."""
         settings: dict[str, Any] = {"personal": True, "normalise": False, "sigma": self.sigma, "prox": self.reg_weight}
-        if self._is_due(state) or client not in _drawn(state):
+        if self._is_due(state) or not any(client in drawn for drawn in state.memory["selected"].values()):
             settings |= {ESTIMATE_ONLY: True, "work": self.estimation_work}
         models = {k: cluster.params for k, cluster in state.clusters.items()}
         mixture = state.members[client].mixture if client in state.members else None
