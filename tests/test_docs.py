@@ -5,11 +5,12 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 from idx import write_idx
 from typer.main import get_command
 
-from artesian import errors
+from artesian import errors, experiments
 from artesian.algorithms import ALGORITHMS
 from artesian.algorithms.fedasync import FedAsync
 from artesian.cli import app
@@ -50,6 +51,10 @@ def test_every_command_and_option_is_documented() -> None:
                 assert mentions(text, option), f"{name} {option}"
 
 
+def read_preset(name: str) -> str:
+    return (Path(experiments.__file__).parent / "presets" / f"{name}.toml").read_text()
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_has_a_page_with_its_settings_and_differences(name) -> None:
     text = page(f"algorithms/{name.replace('+', '-plus')}.md")
@@ -80,27 +85,51 @@ def test_every_setting_is_documented() -> None:
         assert mentions(text, name), name
 
 
+NEEDS = ("needs no torch.", "needs the data.", "needs torch and the data.")
+
+
 def test_every_preset_is_documented_and_says_what_it_needs() -> None:
-    assert list(presets()) == ["digits-2", "digits-4", "fashion-2", "fashion-3", "fashion-4", "fashion-6"]
+    assert len(presets()) == 14
     for name, sentence in presets().items():
         assert mentions(page("reference/settings.md"), name)
-        assert sentence.endswith("needs torch and the data." if "fashion" in name else "needs no torch.")
+        assert sentence.endswith(NEEDS)
+
+
+@pytest.fixture
+def small_data(tmp_path, monkeypatch):
+    """Every data set a preset needs, with a few samples each."""
+    rng = np.random.default_rng(0)
+    for name in ("mnist", "fashion-mnist"):
+        write_idx(tmp_path / name, side=28)
+    for name, side, channels in (("cifar10", 32, 3), ("svhn", 32, 3), ("usps", 16, 0), ("plates", 20, 0)):
+        x = rng.integers(0, 255, (60, side, side, channels) if channels else (60, side, side), np.uint8)
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(60) % 10)
+    people = {"x": rng.normal(size=(400, 12)).astype(np.float32), "y": np.arange(400) % 5, "user": np.arange(400) % 40}
+    np.savez(tmp_path / "har.npz", **people)
+    monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
+    images.cache_clear()
+    yield
+    images.cache_clear()
 
 
 @pytest.mark.parametrize("name", presets())
-def test_every_preset_loads(tmp_path, monkeypatch, name) -> None:
-    if "fashion" in name:
+def test_every_preset_loads(small_data, name) -> None:
+    if presets()[name].endswith(NEEDS[2]):
         pytest.importorskip("torch", reason="torch is not installed")
-        write_idx(tmp_path / "fashion-mnist", side=28)
-        monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
-        images.cache_clear()
     experiment = load(name)
     assert experiment.name == name
-    assert experiment.world.clusters == int(name[-1])
-    if "fashion" in name:
+    if name[-1].isdigit() and name.startswith(("digits", "fashion")):
+        assert experiment.world.clusters == int(name[-1])
+    if name.startswith("fashion"):
         assert experiment.model.layout.size == 582_026
         assert (experiment.uploads, experiment.world.clients) == (500 * int(name[-1]), 20 * int(name[-1]))
-        images.cache_clear()
+
+
+@pytest.mark.parametrize("name", [name for name in presets() if "scales.full" in read_preset(name)])
+def test_a_preset_has_the_scale_of_its_paper(small_data, name) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    small, full = load(name), load(name, ["scale=full"])
+    assert (full.rounds or full.uploads) > (small.rounds or small.uploads)
 
 
 def all_errors(kind: type = errors.ArtesianError) -> list[type]:
@@ -164,3 +193,20 @@ def test_the_changelog_knows_this_version() -> None:
 
     assert f"[{artesian.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
     assert artesian.__version__ in (ROOT / "CITATION.cff").read_text()
+
+
+def test_tests_that_pages_name_exist() -> None:
+    named = {
+        match
+        for path in DOCS.rglob("*.md")
+        for match in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", path.read_text())
+    }
+    assert len(named) > 10
+    for path, test in sorted(named):
+        assert f"def {test}(" in (DOCS.parent / path).read_text(), f"{path}::{test}"
+
+
+def test_the_comparison_names_every_algorithm() -> None:
+    text = page("algorithms/index.md")
+    for name in ALGORITHMS:
+        assert f"[`{name}`]" in text, name

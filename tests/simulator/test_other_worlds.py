@@ -235,6 +235,8 @@ def test_regressions_are_of_their_thetas() -> None:
     fits = np.abs(visit.train.x @ thetas.T - visit.train.y[:, None]).argmin(axis=1)
     found = np.bincount(fits, minlength=3) / len(fits)
     assert list(visit.mixture.values()) == pytest.approx(found.tolist(), abs=0.02)
+    other = here.visit(0, "c003", 3)
+    assert not set(visit.train.x[:, 0].tolist()) & set(other.train.x[:, 0].tolist())  # rows of one's own
 
 
 def test_two_thetas_are_scaled_to_their_distance() -> None:
