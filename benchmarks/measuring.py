@@ -86,7 +86,7 @@ class Sampler:
 
     def __init__(self, mark: str, every: float = 0.1) -> None:
         self.mark, self.every, self.peak_mb = mark, every, 0.0
-        self._done = threading.Event()
+        self._done, self._looked = threading.Event(), threading.Condition()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Sampler:
@@ -97,6 +97,11 @@ class Sampler:
         self._done.set()
         self._thread.join()
 
+    def reached(self, megabytes: float, patience: float) -> bool:
+        """Wait until so much was seen at once; False where it was not, in so many seconds."""
+        with self._looked:
+            return self._looked.wait_for(lambda: self.peak_mb >= megabytes, patience)
+
     def _watch(self) -> None:
         known: dict[int, bool] = {}
         while not self._done.wait(self.every):
@@ -104,7 +109,10 @@ class Sampler:
             known = {pid: marked for pid, marked in known.items() if pid in pids and marked}
             for pid in pids - known.keys():  # a process may get its environment a moment after its number
                 known[pid] = _has(pid, self.mark)
-            self.peak_mb = max(self.peak_mb, sum(_resident(pid) for pid, marked in known.items() if marked) / 1e6)
+            now = sum(_resident(pid) for pid, marked in known.items() if marked) / 1e6
+            with self._looked:
+                self.peak_mb = max(self.peak_mb, now)
+                self._looked.notify_all()
 
 
 def _pids() -> set[int]:

@@ -1,8 +1,8 @@
 """The simulator's speed on workload W1, beside a bare loop that trains the same and does nothing else.
 
-Run `python benchmarks/w1.py`. W1 is 100 updates of clients with 1,250 images each (80 clients, FashionMNIST, a network of
-582,026 parameters, batch 128, Adam, one epoch) with FedAsync on as many workers as there are cores. The bare loop runs
-the same network and training in as many processes, one torch thread each. The comparisons are:
+Run `python benchmarks/w1.py`. W1 is 100 updates of clients with 1,250 images each (80 clients, FashionMNIST, a network
+of 582,026 parameters, batch 128, Adam, one epoch) with FedAsync on as many workers as there are cores. The bare loop
+runs the same network and training in as many processes, one torch thread each. The comparisons are:
 
 * `plain`: the network and the training function as people write them. What the simulator does better by itself counts.
 * `tuned`: every trick known to pay on both sides: fused Adam, channels last, pooling before ReLU, memory kept.
@@ -171,8 +171,8 @@ def conditions(bench: Bench, kind: str) -> str:
     """How it was measured."""
     return (
         f"{bench.updates} updates on {kind}; {bench.workers} workers, and as many processes in the bare loop. "
-        f"{bench.repeats} run(s) of each side in turn; medians, with the smallest and largest in brackets. Memory is the "
-        "sum over all processes of what each holds, shared pages in each."
+        f"{bench.repeats} run(s) of each side in turn; medians, with the smallest and largest in brackets. Memory is "
+        "the sum over all processes of what each holds, shared pages in each."
     )
 
 

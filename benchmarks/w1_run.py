@@ -1,8 +1,8 @@
 """One measurement of W1, in a process of its own: `python w1_run.py WAY ORDER`, called by the benchmarks.
 
-WAY is `artesian`, `bare` (the same training in as many processes, and nothing else) or `naive` (an asynchronous loop as
-people write it: one process, one client after the other). ORDER is JSON, the fields of `Order`. The last line printed is
-JSON: when each update was done, and how many clusters an upload changed.
+WAY is `artesian`, `bare` (the same training in as many processes, and nothing else) or `naive` (an asynchronous loop
+as people write it: one process, one client after the other). ORDER is JSON, the fields of `Order`. The last line
+printed is JSON: when each update was done, and how many clusters an upload changed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Order:
 
 def artesian(order: Order) -> dict[str, Any]:
     """The simulator with workers; the user gives a network and a plan."""
+    from w1_work import BATCH, CLIENTS, DATA, NETWORKS, RATE, SAMPLES
+
     from artesian import CDFL, Experiment, FedAsync, Plan, Rotated, Start
     from artesian.learners.torch import TorchModel
     from artesian.simulator.run import Simulation
-    from w1_work import BATCH, CLIENTS, DATA, NETWORKS, RATE, SAMPLES
 
     few = not order.evaluating
     world = Rotated(
@@ -88,16 +89,16 @@ def bare(order: Order) -> dict[str, Any]:
 
 def _work(order: Order, turns: Any, done: Any) -> None:
     import torch
-    from w1_work import CLIENTS, Images, loss, network, train
+    from w1_work import CLIENTS, images, loss, network, train
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    images, module = Images.load(), network(order.style)
+    pictures, module = images(), network(order.style)
     start = copy.deepcopy(module.state_dict())
-    proxies = [images.proxy(turn, PROXY) for turn in range(order.clusters)]
+    proxies = [pictures.proxy(turn, PROXY) for turn in range(order.clusters)]
     while (turn := _next(turns)) < order.updates:
         module.load_state_dict(start)
-        train(module, *images.client(turn % CLIENTS), order.style)
+        train(module, *pictures.client(turn % CLIENTS), order.style)
         for proxy in proxies:
             loss(module, *proxy, order.style)
         for k in range(looks(turn, order.changed)):
@@ -118,9 +119,9 @@ def looks(turn: int, mean: float) -> int:
 
 def naive(order: Order) -> dict[str, Any]:
     """FedAsync over dictionaries of tensors: copied for every client, trained one after the other, mixed by name."""
-    from w1_work import CLIENTS, Images, network, train
+    from w1_work import CLIENTS, images, network, train
 
-    images, server = Images.load(), network(order.style)
+    pictures, server = images(), network(order.style)
     state = server.state_dict()
     given = {client: (0, copy.deepcopy(state)) for client in range(CLIENTS)}
     stamps = []
@@ -129,7 +130,7 @@ def naive(order: Order) -> dict[str, Any]:
         base, weights = given[client]
         local = copy.deepcopy(server)
         local.load_state_dict(weights)
-        train(local, *images.client(client), order.style)
+        train(local, *pictures.client(client), order.style)
         trained, late = local.state_dict(), version - base
         alpha = 0.3 if late <= 4 else 0.3 / (late - 4 + 1)
         state = {name: (1 - alpha) * state[name] + alpha * trained[name] for name in state}

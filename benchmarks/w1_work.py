@@ -8,8 +8,9 @@ the fused Adam; and memory that is kept for the next batch, which only the envir
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
@@ -60,10 +61,10 @@ NETWORKS: dict[Style, type[Plain]] = {"plain": Plain, "tuned": Tuned}
 def network(style: Style) -> nn.Module:
     """A fresh network as this style lays it out."""
     module = NETWORKS[style]()
-    return module.to(memory_format=torch.channels_last) if style == "tuned" else module
+    return module.to(memory_format=torch.channels_last) if style == "tuned" else module  # type: ignore[call-overload]
 
 
-def adam(style: Style) -> partial[torch.optim.Optimizer]:
+def adam(style: Style) -> Callable[..., torch.optim.Optimizer]:
     """From parameters to the optimiser of this style."""
     return partial(torch.optim.Adam, lr=RATE, fused=style == "tuned")
 
@@ -97,12 +98,6 @@ class Images:
     x: np.ndarray
     y: np.ndarray
 
-    @classmethod
-    def load(cls) -> Images:
-        """Those of the file this run has prepared."""
-        with np.load(os.environ[DATA]) as file:
-            return cls(file["x"], file["y"])
-
     def client(self, index: int) -> Batch:
         """The samples of one client: always the same."""
         return self._taken(np.random.default_rng(index).choice(len(self.x), SAMPLES, replace=False))
@@ -115,3 +110,10 @@ class Images:
     def _taken(self, rows: np.ndarray) -> Batch:
         x = torch.from_numpy(self.x[rows].astype(np.float32) / 255).unsqueeze(1)
         return x, torch.from_numpy(self.y[rows].astype(np.int64))
+
+
+@lru_cache(maxsize=1)
+def images() -> Images:
+    """Those of the file this run has prepared, read once per process."""
+    with np.load(os.environ[DATA]) as file:
+        return Images(file["x"], file["y"])
