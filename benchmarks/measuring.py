@@ -45,6 +45,7 @@ class Outcome:
 def run(command: Sequence[str], env: Mapping[str, str], limit: float, cwd: Path = HERE) -> Outcome:
     """Run a process to its end, or to its limit; the last line it prints is what it tells, as JSON."""
     mark = uuid.uuid4().hex
+    sampler = Sampler(mark)
     began = time.perf_counter()
     process = subprocess.Popen(
         command,
@@ -55,7 +56,7 @@ def run(command: Sequence[str], env: Mapping[str, str], limit: float, cwd: Path 
         text=True,
         start_new_session=True,
     )
-    with Sampler(mark) as sampler:
+    with sampler:
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -82,10 +83,11 @@ def last_line(text: str) -> str:
 
 
 class Sampler:
-    """Watches the memory of all processes with one mark."""
+    """Watches the memory of all processes with one mark; make it before the first of them."""
 
     def __init__(self, mark: str, every: float = 0.1) -> None:
         self.mark, self.every, self.peak_mb = mark, every, 0.0
+        self._strangers = _pids()  # need not be looked at again and again
         self._done, self._looked = threading.Event(), threading.Condition()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -105,7 +107,7 @@ class Sampler:
     def _watch(self) -> None:
         known: dict[int, bool] = {}
         while not self._done.wait(self.every):
-            pids = _pids()
+            pids = _pids() - self._strangers
             known = {pid: marked for pid, marked in known.items() if pid in pids and marked}
             for pid in pids - known.keys():  # a process may get its environment a moment after its number
                 known[pid] = _has(pid, self.mark)

@@ -71,10 +71,10 @@ def test_memory_is_that_of_all_processes_with_the_mark() -> None:
     from measuring import MARK, Sampler
 
     code = "room = b'x' * 30_000_000; input()"
-    env = {**os.environ, MARK: "mine"}
+    env, sampler = {**os.environ, MARK: "mine"}, Sampler("mine", every=0.01)
     children = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=env) for _ in range(2)]
     try:
-        with Sampler("mine", every=0.01) as sampler:
+        with sampler:
             assert sampler.reached(60, patience=60)
     finally:
         for child in children:
