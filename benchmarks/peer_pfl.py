@@ -45,8 +45,8 @@ def work(style: Any, rounds: int, cohort: int) -> None:
             return functional.cross_entropy(self.network(x), y)
 
         def metrics(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, Any]:
-            self.eval()
-            return {"loss": Weighted(float(functional.cross_entropy(self.network(x), y)) * len(y), len(y))}
+            """Nothing that costs a forward pass: the first round cannot go without evaluating."""
+            return {"samples": Weighted(len(y), 1)}
 
     def data_of(client: str) -> Any:
         x, y = images().client(int(client))
@@ -62,7 +62,7 @@ def work(style: Any, rounds: int, cohort: int) -> None:
         backend=SimulatedBackend(training_data=clients, val_data=clients),
         model=model,
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=rounds, evaluation_frequency=0, train_cohort_size=cohort, val_cohort_size=None
+            central_num_iterations=rounds, evaluation_frequency=rounds, train_cohort_size=cohort, val_cohort_size=None
         ),
         model_train_params=NNTrainHyperParams(local_batch_size=BATCH, local_num_epochs=1, local_learning_rate=RATE),
         model_eval_params=NNEvalHyperParams(local_batch_size=None),
@@ -77,7 +77,7 @@ def spread_out(arguments: list[str], workers: int) -> None:
     ranks = [subprocess.Popen([sys.executable, *arguments], env={**env, RANK: str(i)}) for i in range(workers)]
     codes = [rank.wait() for rank in ranks]
     if any(codes):
-        raise SystemExit("a worker of pfl failed")
+        sys.exit(1)  # they have said why
 
 
 def _ports(count: int) -> list[int]:

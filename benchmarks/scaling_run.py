@@ -65,7 +65,7 @@ def folding(network: str, clusters: int, samples: int, proxy: int, uploads: int,
         "folding": fold,
         "distances": far,
         "changed": changed,
-        "parameters": float(model.layout.size),
+        "parameters": float(model.layout.trainable),
     }
 
 
