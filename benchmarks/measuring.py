@@ -150,7 +150,7 @@ def table(head: Sequence[str], rows: Rows) -> str:
     for row in rows:
         if len(row) != len(head):
             raise ValueError(f"a row has {len(head)} cells, not {len(row)}: {row}")
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in (head, rule, *rows))
 
 
 def number(value: float) -> str:

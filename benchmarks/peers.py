@@ -29,6 +29,7 @@ LIMIT = 600.0  # seconds, of every run of a peer
 INSTALLING = 900.0
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(HERE)}
 STYLES: tuple[Literal["plain", "tuned"], ...] = ("plain", "tuned")
+NOTHING = ("-",) * 4
 OURS = ("artesian", "bare", "naive")  # in this environment
 
 
@@ -90,7 +91,8 @@ def measure(bench: Bench, python: Path, peer: Peer, style: str) -> Outcome:
     """One run of a peer."""
     turns, cohort = rounds(bench.updates)
     command = [str(python), str(HERE / peer.script), style, str(turns), str(cohort), str(bench.workers)]
-    return run(command, {**surroundings(style), **QUIET, DATA: str(bench.data)}, LIMIT)
+    own = {DATA: str(bench.data), "RAY_TMPDIR": str(bench.data.parent)}  # cleared away with the images
+    return run(command, {**surroundings(style), **QUIET, **own}, LIMIT)
 
 
 def compare(bench: Bench, names: Sequence[str]) -> tuple[dict[tuple[str, str], list[Outcome]], dict[str, str]]:
@@ -124,21 +126,20 @@ def _environments(names: Sequence[str]) -> tuple[dict[str, Path], dict[str, str]
 
 
 def describe(bench: Bench, found: Mapping[tuple[str, str], Sequence[Outcome]], missing: Mapping[str, str]) -> str:
-    """The table, and below it what failed."""
+    """The table; what failed is in it, with the reason."""
     turns, cohort = rounds(bench.updates)
-    rows, failures = [], [f"{name} was not installed: {reason}" for name, reason in missing.items()]
+    rows = []
     for (name, style), runs in sorted(found.items(), key=lambda item: STYLES.index(item[0][1])):
-        failures += [f"{name}, {style}, failed: {run.failure}" for run in runs if run.failure]
-        updates = bench.updates if name in OURS else turns * cohort
-        rows.append(row(f"{name}, {style}", updates, [run for run in runs if not run.failure]))
-    head = ("whole process", "s", "updates/s", "images/s", "peak MB")
-    return "\n\n".join([table(head, rows), *failures])
+        rows.append(row(f"{name}, {style}", bench.updates if name in OURS else turns * cohort, runs))
+    rows += [[f"{name}: not installed, {reason}", *NOTHING] for name, reason in missing.items()]
+    return table(("whole process", "s", "updates/s", "images/s", "peak MB"), rows)
 
 
 def row(name: str, updates: int, runs: Sequence[Outcome]) -> list[str]:
-    """The figures of one simulator; dashes where it gave none."""
-    if not runs:
-        return [name, "-", "-", "-", "-"]
+    """The figures of one simulator; dashes, and the reason, where it once gave none."""
+    failure = next((run.failure for run in runs if run.failure), "")
+    if failure:
+        return [f"{name}: {failure}", *NOTHING]
     rates = [updates / run.seconds for run in runs]
     images = f"{statistics.median(rates) * SAMPLES:,.0f}"
     return [name, spread([run.seconds for run in runs]), spread(rates), images, spread([run.peak_mb for run in runs])]

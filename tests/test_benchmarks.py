@@ -156,9 +156,8 @@ def test_a_peer_that_fails_is_named_with_the_reason() -> None:
     }
     text = describe(Bench(Path(), 100), found, {"pfl-research": "no matching distribution"})
     assert "| artesian, plain | 10.0 | 10.0 | 12,500 | 50.0 |" in text
-    assert "| Flower 1.41.0, plain | - | - | - | - |" in text
-    assert "Flower 1.41.0, plain, failed: not done after 600 s" in text
-    assert "pfl-research was not installed: no matching distribution" in text
+    assert "| Flower 1.41.0, plain: not done after 600 s | - | - | - | - |" in text
+    assert "| pfl-research: not installed, no matching distribution | - | - | - | - |" in text
 
 
 def test_growth_and_parts_are_shares_of_the_right_whole() -> None:
