@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import HERE, Outcome, machine, number, rate, run, say, spread, table
-from w1 import SIDES, Bench, options, prepared, surroundings
+from w1 import SIDES, Bench, at_least, options, prepared, surroundings
 from w1_run import Order
 
 LIMIT = 1200.0
@@ -207,7 +207,9 @@ def sections(plan: Plan, names: Sequence[str], data: Path) -> list[str]:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--uploads", type=int, default=2000, help="of simulations with many clients (default 2000)")
+    parser.add_argument(
+        "--uploads", type=at_least(2), default=2000, help="of simulations with many clients (default 2000)"
+    )
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="this table; may be given again")
     given = parser.parse_args()
     names = given.only or list(SECTIONS)

@@ -33,7 +33,9 @@ def report(bench: w1.Bench, kind: str, uploads: int, quick: bool) -> tuple[str, 
 
 def main() -> None:
     parser = w1.options(__doc__)
-    parser.add_argument("--uploads", type=int, default=2000, help="of simulations with many clients (default 2000)")
+    parser.add_argument(
+        "--uploads", type=w1.at_least(2), default=2000, help="of simulations with many clients (default 2000)"
+    )
     parser.add_argument("--quick", action="store_true", help="few updates, once; writes no results")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "simulator.md", help="where results are written")
     given = parser.parse_args()

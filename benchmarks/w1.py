@@ -23,7 +23,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -176,12 +176,25 @@ def conditions(bench: Bench, kind: str) -> str:
     )
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """A number from `least` on, as an option."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
+
+    return number
+
+
 def options(text: str | None) -> argparse.ArgumentParser:
     """The options that all benchmarks of the simulator have."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=100, help="of clients, in every run (default 100; 2 at least)")
-    parser.add_argument("--repeats", type=int, default=3, help="runs of everything (default 3)")
-    parser.add_argument("--workers", type=int, default=cores(), help="processes (default: the cores there are)")
+    parser.add_argument(
+        "--updates", type=at_least(2), default=100, help="of clients, in every run (default 100; 2 at least)"
+    )
+    parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of everything (default 3)")
+    parser.add_argument("--workers", type=at_least(1), default=cores(), help="processes (default: the cores there are)")
     return parser
 
 

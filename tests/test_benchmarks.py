@@ -30,6 +30,15 @@ def test_every_script_explains_itself(script) -> None:
     assert "--repeats" in done.stdout
 
 
+@pytest.mark.parametrize("option", [["--updates", "1"], ["--repeats", "0"], ["--workers", "x"]])
+def test_options_that_make_no_sense_are_refused(option, capsys) -> None:
+    from w1 import options
+
+    with pytest.raises(SystemExit):
+        options("").parse_args(option)
+    assert option[0] in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("script", ["w1_run", "scaling_run"])
 def test_a_measurement_refuses_what_it_does_not_know(script) -> None:
     done = subprocess.run([sys.executable, FOLDER / f"{script}.py", "nothing"], capture_output=True, text=True)
@@ -184,10 +193,12 @@ def test_the_small_measurements_run() -> None:
 
 def test_both_networks_are_the_same_function() -> None:
     torch = pytest.importorskip("torch")
-    from w1_work import PARAMETERS, network
+    import w1
+    from w1_work import DATA, PARAMETERS, SAMPLES, network
 
     from artesian.learners.networks import cnn
 
+    assert (w1.DATA, w1.SAMPLES) == (DATA, SAMPLES)
     plain, tuned = network("plain"), network("tuned")
     tuned.load_state_dict(plain.state_dict())
     x = torch.rand(3, 1, 28, 28)
