@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,dev
 
-.PHONY: help install demo test reliability check format bench bench-service constraints clean
+.PHONY: help install demo test reliability check format bench bench-w1 bench-simulator bench-service constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -18,7 +18,9 @@ help:
 	@echo "make check        formatting, lint, types"
 	@echo "make install      everything for development, torch included"
 	@echo "make bench        all benchmarks"
-	@echo "make bench-service  the last of them alone: the HTTP service under load"
+	@echo "make bench-w1     of them: the simulator beside a bare loop, ending with ratio_to_bare"
+	@echo "make bench-simulator  of them: all about the simulator, other simulators included"
+	@echo "make bench-service  of them: the HTTP service under load"
 	@echo "make constraints  refresh constraints.txt"
 
 $(BIN)/python:
@@ -57,7 +59,14 @@ format: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/blend.py
 	@$(BIN)/python benchmarks/clients.py
+	@$(MAKE) --no-print-directory bench-simulator
 	@$(MAKE) --no-print-directory bench-service
+
+bench-w1: $(VENV)/.dev
+	@$(BIN)/python benchmarks/w1.py $(ARGS)
+
+bench-simulator: $(VENV)/.dev
+	@$(BIN)/python benchmarks/simulator.py $(ARGS)
 
 bench-service: $(VENV)/.dev
 	@$(BIN)/python benchmarks/service.py --profile

@@ -1,0 +1,207 @@
+"""The benchmarks' own logic: options, tables, ratios. Nothing is timed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+SCRIPTS = ("w1", "peers", "scaling", "simulator", "service")
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def outcome(seconds, stamps, changed=0.0):
+    from measuring import Outcome
+
+    return Outcome(seconds, 100.0, {"stamps": stamps, "changed": changed})
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_script_explains_itself(script) -> None:
+    done = subprocess.run([sys.executable, FOLDER / f"{script}.py", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--repeats" in done.stdout
+
+
+@pytest.mark.parametrize("option", [["--updates", "1"], ["--repeats", "0"], ["--workers", "x"]])
+def test_options_that_make_no_sense_are_refused(option, capsys) -> None:
+    from w1 import options
+
+    with pytest.raises(SystemExit):
+        options("").parse_args(option)
+    assert option[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", ["w1_run", "scaling_run"])
+def test_a_measurement_refuses_what_it_does_not_know(script) -> None:
+    done = subprocess.run([sys.executable, FOLDER / f"{script}.py", "nothing"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "ORDER is JSON" in done.stderr
+
+
+def test_figures_read_the_same_way() -> None:
+    from measuring import number, rate, spread, table
+
+    assert [number(value) for value in (0.123, 12.34, 1234.5)] == ["0.12", "12.3", "1,234"]
+    assert spread([3.0]) == "3.00"
+    assert spread([1.0, 30.0, 2.0]) == "2.00 (1.00..30.0)"
+    assert rate([10.0, 12.0, 11.0]) == 1.0
+    with pytest.raises(ValueError, match="two updates"):
+        rate([1.0])
+    assert table(("way", "s"), [["a", "1"]]) == "| way | s |\n| --- | ---: |\n| a | 1 |"
+    with pytest.raises(ValueError, match="2 cells"):
+        table(("way", "s"), [["a"]])
+
+
+def test_the_processor_is_read_from_its_first_core() -> None:
+    from measuring import processor
+
+    text = "model name\t: Good\nflags\t\t: fpu fma avx2\n\nmodel name\t: Other\nflags\t\t: fpu\n"
+    assert processor(text) == ("Good", ["avx2", "fma"])
+    assert processor("") == ("unknown processor", [])
+
+
+def test_the_last_line_of_a_process_is_what_it_tells() -> None:
+    from measuring import run
+
+    found = run([sys.executable, "-c", "print('words'); print('{\"a\": 1}')"], os.environ, 60)
+    assert found.failure == ""
+    assert found.told == {"a": 1}
+
+
+def test_memory_is_that_of_all_processes_with_the_mark() -> None:
+    from measuring import MARK, Sampler
+
+    code = "room = b'x' * 30_000_000; input()"
+    env, sampler = {**os.environ, MARK: "mine"}, Sampler("mine", every=0.01)
+    children = [subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=env) for _ in range(2)]
+    try:
+        with sampler:
+            assert sampler.reached(60, patience=60)
+    finally:
+        for child in children:
+            child.communicate(b"\n")
+    with Sampler("another", every=0.01) as other:
+        pass
+    assert other.peak_mb == 0
+
+
+def test_a_process_that_fails_or_hangs_is_told_of() -> None:
+    from measuring import run
+
+    assert run([sys.executable, "-c", "raise SystemExit('no such luck')"], os.environ, 60).failure == "no such luck"
+    assert "no answer" in run([sys.executable, "-c", "print('words')"], os.environ, 60).failure
+    endless = ["sh", "-c", "sleep 600 & sleep 600"]  # both end with the measurement, or this would wait for them
+    assert run(endless, os.environ, 1).failure == "not done after 1 s"
+
+
+def test_ratios_are_those_of_neighbours() -> None:
+    from w1 import Bench, Pair, describe, ratio_line
+
+    pair = Pair()
+    pair.runs["artesian"] = [outcome(10.0, [0, 1, 2]), outcome(20.0, [0, 2, 4]), outcome(10.0, [0, 1, 2])]
+    pair.runs["bare"] = [outcome(5.0, [0, 0.5, 1]), outcome(20.0, [0, 2, 4]), outcome(8.0, [0, 0.8, 1.6])]
+    assert pair.ratios() == pytest.approx([0.5, 1.0, 0.8])
+    assert pair.whole_ratios() == pytest.approx([0.5, 1.0, 0.8])
+    assert ratio_line(pair) == "ratio_to_bare=0.80"
+    text = describe(Bench(Path(), 3), {"plain": pair})
+    assert "| plain, artesian | 1.00 (0.50..1.00) | 1,250 | 10.0 (10.0..20.0) | 0.30 (0.15..0.30) |" in text
+    assert "| plain | 0.80 (0.50..1.00) | 0.80 (0.50..1.00) |" in text
+
+
+def test_the_bare_loop_looks_at_as_many_clusters_as_the_simulator() -> None:
+    from w1_run import Order, looks
+
+    assert sum(looks(turn, 1.83) for turn in range(100)) == 183
+    assert {looks(turn, 0.0) for turn in range(10)} == {0}
+    with pytest.raises(ValueError, match="two updates"):
+        Order(updates=1)
+
+
+def test_only_tuned_processes_are_told_to_keep_memory(monkeypatch) -> None:
+    from w1 import surroundings
+
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "5")
+    assert "MALLOC_TOP_PAD_" not in surroundings("plain")
+    assert surroundings("tuned")["MALLOC_TOP_PAD_"] == str(1 << 28)
+    assert surroundings("plain")["OMP_NUM_THREADS"] == "1"
+
+
+def test_random_images_stand_in_for_missing_ones(tmp_path, monkeypatch) -> None:
+    import numpy as np
+    import w1
+
+    from artesian.errors import MissingData
+    from artesian.simulator.data import images
+
+    def missing(name):
+        raise MissingData("there are images", "none", "get some")
+
+    monkeypatch.setattr(w1, "images", missing)
+    assert "random" in w1.write_images(tmp_path / "images.npz")
+    with np.load(tmp_path / "images.npz") as file:
+        assert file["x"].shape == (70_000, 28, 28)
+    assert images(str(tmp_path / "images.npz")).y.max() == 9
+
+
+def test_a_peer_that_fails_is_named_with_the_reason() -> None:
+    from measuring import Outcome
+    from peers import describe, rounds
+    from w1 import Bench
+
+    assert rounds(100) == (10, 10)
+    assert rounds(4) == (1, 4)
+    assert rounds(25) == (3, 10)
+    found = {
+        ("artesian", "plain"): [Outcome(10.0, 50.0)],
+        ("Flower 1.41.0", "plain"): [Outcome(600.0, 9.0, failure="not done after 600 s")],
+    }
+    text = describe(Bench(Path(), 100), found, {"pfl-research": "no matching distribution"})
+    assert "| artesian, plain | 10.0 | 10.0 | 12,500 | 50.0 |" in text
+    assert "| Flower 1.41.0, plain: not done after 600 s | - | - | - | - |" in text
+    assert "| pfl-research: not installed, no matching distribution | - | - | - | - |" in text
+
+
+def test_growth_and_parts_are_shares_of_the_right_whole() -> None:
+    from scaling import growth_row, parts_row, spread_small
+
+    assert growth_row(2, [4.0], [5.0], [2.0], [2.5]) == ["2", "4.00", "2.00", "5.00", "2.00", "0.80"]
+    part = {"training": 60.0, "measuring": 25.0, "appraising": 5.0, "folding": 10.0, "distances": 2.0, "changed": 1.0}
+    assert parts_row([part]) == ["60.0", "30.0", "10.0", "2.00", "1.00", "10.0"]
+    assert spread_small([0.001, 0.003, 0.002]) == "0.002 (0.001..0.003)"
+
+
+def test_the_small_measurements_run() -> None:
+    for way, order, parts in (
+        ("clients", {"name": "fedasync", "count": 5, "uploads": 10}, {"joining", "upload", "mb"}),
+        ("journal", {"events": 150}, {"append", "append_synced", "opening", "resuming"}),
+    ):
+        command = [sys.executable, str(FOLDER / "scaling_run.py"), way, json.dumps(order)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert parts <= set(found)
+        assert all(found[part] > 0 for part in parts)
+
+
+def test_both_networks_are_the_same_function() -> None:
+    torch = pytest.importorskip("torch")
+    import w1
+    from w1_work import DATA, PARAMETERS, SAMPLES, network
+
+    from artesian.learners.networks import cnn
+
+    assert (w1.DATA, w1.SAMPLES) == (DATA, SAMPLES)
+    plain, tuned = network("plain"), network("tuned")
+    tuned.load_state_dict(plain.state_dict())
+    x = torch.rand(3, 1, 28, 28)
+    assert torch.allclose(plain(x), tuned(x), atol=1e-6)
+    assert sum(p.numel() for p in plain.parameters()) == PARAMETERS
+    assert {n: p.shape for n, p in cnn().named_parameters()} == {n: p.shape for n, p in plain.named_parameters()}
