@@ -197,6 +197,23 @@ def test_three_blocks_are_three_clusters_at_once() -> None:
     assert (step.notes["parts"], step.mixtures["c0"], step.mixtures["c14"]) == (3, {"k1": 1.0}, {"k3": 1.0})
 
 
+def test_positions_in_a_cluster_are_mapped_back_to_clients() -> None:
+    """Only every other client is in k2: c1, c3, ... c11; of these, c1, c5 and c9 are alike."""
+    table = np.full((12, 12), 0.9)
+    odd = np.arange(1, 12, 2)
+    table[np.ix_(odd, odd)] = np.where((odd[:, None] - odd[None, :]) % 4 == 0, 0.9, 0.1)
+    np.fill_diagonal(table, 1)
+    state = crowd(12, dict(TWO), memory=known(table), named=3)
+    for i in range(12):
+        home = "k2" if i % 2 else "k1"
+        state.members[f"c{i}"] = Member(1, {home: 1.0}, receipt({home: TWO[home].updates}))
+    step = CASA().fold(state, [sent("c3", vector(1, 0), {"k2": 9})])
+    assert (step.born, step.gone) == ({"k3": "k2", "k4": "k2"}, ("k2",))
+    groups = {c: next(iter(mixture)) for c, mixture in step.mixtures.items()}
+    assert groups == {"c1": "k3", "c5": "k3", "c9": "k3", "c3": "k4", "c7": "k4", "c11": "k4"}
+    assert set(buffers(step.memory)) == {"c7", "c11"}
+
+
 def test_entries_across_children_are_dropped_and_others_stay() -> None:
     entries = np.zeros((6, 6), np.int32)
     entries[1, 0], entries[4, 0] = 1, 1
