@@ -27,12 +27,15 @@ class Start:
     epochs: int = 2  # on each cluster's own
     optimizer: Literal["sgd", "adam"] = "adam"
     rate: float = 0.005
+    trunk_rate: float | None = None  # of the trunk; None: the same
+    decay: float = 0.0  # weight decay
     batch: int = 32
 
     def __post_init__(self) -> None:
         if self.trunk_epochs < 0 or self.epochs < 0:
             raise ValueError("epochs are counted from 0 on")
-        Plan(self.optimizer, self.rate, 1, self.batch)
+        self._plan(1, self.trunk_rate or self.rate)
+        self._plan(1, self.rate)
 
     def models(
         self, model: Model, proxies: Mapping[ClusterId, Learner], everything: Learner, seed: int
@@ -40,10 +43,11 @@ class Start:
         """One model per cluster, from one common initialisation."""
         trunk = model.start(derive(seed, "initial"))
         if self.kind == "shared" and self.trunk_epochs:
-            trunk = everything.train(trunk, seed=derive(seed, "trunk"), plan=self._plan(self.trunk_epochs))
+            plan = self._plan(self.trunk_epochs, self.trunk_rate or self.rate)
+            trunk = everything.train(trunk, seed=derive(seed, "trunk"), plan=plan)
         if not self.epochs:
             return [trunk for _ in proxies]
-        plan = self._plan(self.epochs)
+        plan = self._plan(self.epochs, self.rate)
         return [proxy.train(trunk, seed=derive(seed, "start", k), plan=plan) for k, proxy in proxies.items()]
 
     def from_samples(self, model: Model, samples: Mapping[ClusterId, Samples], seed: int) -> list[Params]:
@@ -51,5 +55,5 @@ class Start:
         together = [np.concatenate([getattr(s, part) for s in samples.values()]) for part in ("x", "y")]
         return self.models(model, proxy_learners(model, samples), model.learner(*together), seed)
 
-    def _plan(self, epochs: int) -> Plan:
-        return Plan(self.optimizer, self.rate, epochs, self.batch)
+    def _plan(self, epochs: int, rate: float) -> Plan:
+        return Plan(self.optimizer, rate, epochs, self.batch, decay=self.decay)
