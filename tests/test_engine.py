@@ -38,11 +38,25 @@ def test_tasks_are_numbered_per_client_and_carry_version_plan_and_seed() -> None
         "batch": 32,
         "momentum": 0,
         "decay": 0,
+        "schedule": "constant",
         "prox": 0.5,
     }
     (other,) = coordinator.join("bob", 5)
     assert other.task.number == 1
     assert other.task.settings["seed"] != reply.task.settings["seed"]
+
+
+def test_a_clients_rate_cools_from_training_to_training() -> None:
+    federation = Federation(FedAsync(), 1)
+    federation.coordinator.plan = {"rate": 0.4, "epochs": 2, "cooling": 0.5}
+    federation.join_all()
+    rates = []
+    for _ in range(3):
+        settings = federation.tasks["c0"].settings
+        rates.append(settings["rate"])
+        assert "cooling" not in settings
+        federation.step()
+    assert rates == [0.4, 0.2, 0.1]
 
 
 def test_joining_again_is_harmless() -> None:

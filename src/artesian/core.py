@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from math import cos, pi
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -204,6 +205,8 @@ class Plan:
     batch: int = 32
     momentum: float = 0.0  # sgd only
     decay: float = 0.0  # weight decay, added to the gradient
+    schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the rate, epoch by epoch, down towards 0
+    cooling: float = 1.0  # what the rate is multiplied by from one training of a client to the next
 
     def __post_init__(self) -> None:
         for name, holds in {
@@ -212,9 +215,16 @@ class Plan:
             "batch": self.batch >= 1,
             "momentum": 0 <= self.momentum < 1,
             "decay": self.decay >= 0,
+            "schedule": self.schedule in ("constant", "linear", "cosine"),
+            "cooling": 0 < self.cooling <= 1,
         }.items():
             if not holds:
                 raise ValueError(f"{name} = {getattr(self, name)} is out of range")
+
+    def rate_in(self, epoch: int) -> float:
+        """The learning rate in this epoch, counted from 0."""
+        passed = epoch / self.epochs
+        return self.rate * {"constant": 1.0, "linear": 1 - passed, "cosine": (1 + cos(pi * passed)) / 2}[self.schedule]
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:

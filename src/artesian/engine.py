@@ -20,6 +20,7 @@ from artesian.codec import digest, plain_fields, to_tree, with_fields
 from artesian.core import (
     Algorithm,
     ClientId,
+    Cluster,
     ClusterId,
     Desk,
     Event,
@@ -371,15 +372,17 @@ class Coordinator:
     def _fold(self, change: Change, measured: Sequence[Measured], solo: bool = False) -> None:
         state = change.state
         step = self.algorithm.fold(state, measured)
-        changed = {k: self._finished(state, k, params) for k, params in step.clusters.items()}
+        clusters = split(state.clusters, step)
+        changed = {k: self._finished(clusters, k, params) for k, params in step.clusters.items()}
         change.take(step, changed, self._appraise(changed), solo)
-        change.publish(split(state.clusters, step), changed, measured, self.publish_after, step)
+        change.publish(clusters, changed, measured, self.publish_after, step)
 
-    def _finished(self, state: State, cluster: ClusterId, params: Params) -> Params:
+    def _finished(self, clusters: Mapping[ClusterId, Cluster], cluster: ClusterId, params: Params) -> Params:
         """A folded model as it is kept: finite, sealed, with the buffers the algorithm wants."""
-        state.layout.check(params, FINITE)  # sums of sound uploads may be larger than each: that blocks nobody
-        if self.algorithm.buffers == "server" and cluster in state.clusters:
-            params = keep_buffers(state.layout, state.clusters[cluster].params, params)
+        layout = self._state.layout
+        layout.check(params, FINITE)  # sums of sound uploads may be larger than each: that blocks nobody
+        if self.algorithm.buffers == "server" and cluster in clusters:
+            params = keep_buffers(layout, clusters[cluster].params, params)
         return seal(params)
 
     def _appraise(self, changed: Mapping[ClusterId, Params]) -> dict[ClusterId, float]:
@@ -410,8 +413,14 @@ class Coordinator:
     def _number(self, state: State, client: ClientId, number: int, draft: Task | None) -> Task:
         draft = draft or self.algorithm.task(state, client)
         recipe(draft.recipe)
-        settings = {**self.plan, **draft.settings, "seed": derive(state.seed, client, number)}
+        settings = {**self._cooled(number), **draft.settings, "seed": derive(state.seed, client, number)}
         return replace(draft, number=number, base=state.version, settings=settings)
+
+    def _cooled(self, number: int) -> dict[str, Any]:
+        """The plan of a client's training of this number."""
+        plan = {name: value for name, value in self.plan.items() if name != "cooling"}
+        cooling = self.plan.get("cooling", 1.0)
+        return plan if cooling == 1 else {**plan, "rate": plan["rate"] * cooling ** (number - 1)}
 
     def _check_proxies(self) -> None:
         """An algorithm that appraises needs a non-empty proxy set for every cluster."""

@@ -268,3 +268,15 @@ def test_no_data_is_no_score_and_no_training(model: Any) -> None:
     assert learner.samples == 0
     assert learner.score([(1.0, model.start(0))]) == 0.0
     assert learner.train(model.start(0), seed=0, plan=Plan()).tobytes() == model.start(0).tobytes()
+
+
+def test_a_schedule_lowers_the_rate_from_epoch_to_epoch() -> None:
+    linear = Plan(rate=0.1, epochs=4, schedule="linear")
+    assert [linear.rate_in(epoch) for epoch in range(4)] == pytest.approx([0.1, 0.075, 0.05, 0.025])
+    cosine = Plan(rate=0.1, epochs=3, schedule="cosine")
+    assert [cosine.rate_in(epoch) for epoch in range(3)] == pytest.approx([0.1, 0.075, 0.025])
+    # one sample x = 2, y = 6, w = 1: the gradient is 2 x (x w - y); 0.1 and then 0.05
+    assert trained(1, 2, 6, Plan(rate=0.1, epochs=2, schedule="linear")) == pytest.approx(2.76, rel=1e-6)
+    adam = [trained(1, 2, 6, Plan("adam", 0.1, epochs, schedule="linear")) for epochs in (1, 2)]
+    assert adam[0] == pytest.approx(1.1, rel=1e-4)
+    assert adam[1] == pytest.approx(1.15, rel=1e-3)  # a step of the rate, then of half of it

@@ -189,7 +189,8 @@ class ArrayLearner:
         arrays, slots = layout.view(own), layout.view(gradient)
         step = _optimizer(plan, own.size)
         weights = np.ones(self.samples, np.float32) if weights is None else weights.astype(np.float32)
-        for _ in range(plan.epochs):
+        for epoch in range(plan.epochs):
+            rate = np.float32(plan.rate_in(epoch))
             order = rng.permutation(self.samples)
             for first in range(0, self.samples, plan.batch):
                 rows = order[first : first + plan.batch]
@@ -198,7 +199,7 @@ class ArrayLearner:
                     gradient += np.float32(strength) * (own - anchor)
                 if plan.decay:
                     gradient += np.float32(plan.decay) * own
-                own -= step(gradient) if mask is None else np.where(mask, step(gradient), 0)
+                own -= step(gradient, rate) if mask is None else np.where(mask, step(gradient, rate), 0)
         return seal(own)
 
     def _predict(self, params: Params) -> np.ndarray:
@@ -254,13 +255,13 @@ def _backward(out: Arrays, name: str, inputs: np.ndarray, error: np.ndarray, bia
         error.sum(axis=0, out=out[f"{name}.bias"])
 
 
-def _optimizer(plan: Plan, size: int) -> Callable[[np.ndarray], np.ndarray]:
-    """A function from gradient to step, with a state of its own."""
+def _optimizer(plan: Plan, size: int) -> Callable[[np.ndarray, np.float32], np.ndarray]:
+    """A function from gradient and rate to step, with a state of its own."""
     if plan.optimizer == "adam":
-        return _adam(plan, size)
-    rate, velocity = np.float32(plan.rate), np.zeros(size if plan.momentum else 0, np.float32)
+        return _adam(size)
+    velocity = np.zeros(size if plan.momentum else 0, np.float32)
 
-    def step(gradient: np.ndarray) -> np.ndarray:
+    def step(gradient: np.ndarray, rate: np.float32) -> np.ndarray:
         if not plan.momentum:
             return rate * gradient
         np.multiply(velocity, np.float32(plan.momentum), out=velocity)
@@ -270,17 +271,17 @@ def _optimizer(plan: Plan, size: int) -> Callable[[np.ndarray], np.ndarray]:
     return step
 
 
-def _adam(plan: Plan, size: int) -> Callable[[np.ndarray], np.ndarray]:
+def _adam(size: int) -> Callable[[np.ndarray, np.float32], np.ndarray]:
     first, second = np.zeros(size, np.float32), np.zeros(size, np.float32)
     steps = 0
 
-    def step(gradient: np.ndarray) -> np.ndarray:
+    def step(gradient: np.ndarray, rate: np.float32) -> np.ndarray:
         nonlocal steps
         steps += 1
         first[:] = np.float32(0.9) * first + np.float32(0.1) * gradient
         second[:] = np.float32(0.999) * second + np.float32(0.001) * np.square(gradient)
         scale = np.sqrt(second / np.float32(1 - 0.999**steps)) + np.float32(1e-8)
-        return np.float32(plan.rate / (1 - 0.9**steps)) * first / scale
+        return np.float32(float(rate) / (1 - 0.9**steps)) * first / scale
 
     return step
 

@@ -254,18 +254,18 @@ class TorchLearner:
         free = None if mask is None else torch.tensor(mask[shared], device=own.device)
         begin = own.clone()
         instance.module.train()
-        for _ in range(plan.epochs):
+        for epoch in range(plan.epochs):
             for rows, x, y in self.source.shuffled(rng, plan.batch, 2 if instance.normalises else 1):
                 instance.gradient.zero_()
                 self._mean(instance.module, x, y, None if weights is None else weights[rows]).backward()
                 for strength, anchor in anchors:
                     gradient.add_(own - anchor, alpha=strength)
-                step()
+                step(plan.rate_in(epoch))
                 if free is not None:
                     own.copy_(torch.where(free, own, begin))
 
-    def _stepping(self, plan: Plan, instance: Instance) -> Callable[[], Any]:
-        """What takes one step: the plan's optimiser, or the client's own."""
+    def _stepping(self, plan: Plan, instance: Instance) -> Callable[[float], Any]:
+        """What takes one step at a rate: the plan's optimiser; or the client's own, whose rate is its own business."""
         if self.optimizer is None:
             return _optimizer(plan, instance.weights, instance.gradient)
         instance.weights.grad = instance.gradient
@@ -274,7 +274,7 @@ class TorchLearner:
             raise SettingError(
                 "optimizer is a function from parameters to a torch optimiser", type(made).__name__, "mend it"
             )
-        return step
+        return lambda _: step()
 
     def _mean(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor, weights: np.ndarray | None) -> torch.Tensor:
         each = self._each(_forward(module, x), y)
@@ -372,37 +372,36 @@ def _squares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(dim=1)
 
 
-def _optimizer(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], Any]:
-    """A function that takes one step, with a state of its own: torch's own rules, over one vector."""
+def _optimizer(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[float], Any]:
+    """A function that takes one step at a rate, with a state of its own: torch's own rules, over one vector."""
     if plan.optimizer == "adam":
         return _adam(plan, weights, gradient)
     velocity = torch.zeros_like(weights) if plan.momentum else None
 
-    def step() -> None:
+    def step(rate: float) -> None:
         if plan.decay:
             gradient.add_(weights, alpha=plan.decay)
         if velocity is None:
-            weights.add_(gradient, alpha=-plan.rate)
+            weights.add_(gradient, alpha=-rate)
         else:
             velocity.mul_(plan.momentum).add_(gradient)
-            weights.add_(velocity, alpha=-plan.rate)
+            weights.add_(velocity, alpha=-rate)
 
     return step
 
 
-def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[], Any]:
+def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[float], Any]:
     """Adam in torch's fused kernel: one pass over memory, and none of the second that torch.optim takes to import.
 
     A torch without that kernel, which is no public part of it, steps by torch.optim: the same rule, a little slower,
     and not the same last bits.
     """
     if not hasattr(torch, "_fused_adam_"):
-        weights.grad = gradient
-        return torch.optim.Adam([weights], plan.rate, weight_decay=plan.decay).step
+        return _public_adam(plan, weights, gradient)
     first, second = torch.zeros_like(weights), torch.zeros_like(weights)
     steps = torch.zeros((), device=weights.device)
 
-    def step() -> None:
+    def step(rate: float) -> None:
         steps.add_(1)
         torch._fused_adam_(  # type: ignore[no-untyped-call,unused-ignore]
             [weights],
@@ -411,7 +410,7 @@ def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable
             [second],
             [],
             [steps],
-            lr=plan.rate,
+            lr=rate,
             beta1=0.9,
             beta2=0.999,
             weight_decay=plan.decay,
@@ -419,6 +418,17 @@ def _adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable
             amsgrad=False,
             maximize=False,
         )
+
+    return step
+
+
+def _public_adam(plan: Plan, weights: torch.Tensor, gradient: torch.Tensor) -> Callable[[float], Any]:
+    weights.grad = gradient
+    made = torch.optim.Adam([weights], plan.rate, weight_decay=plan.decay)
+
+    def step(rate: float) -> None:
+        made.param_groups[0]["lr"] = rate
+        made.step()
 
     return step
 
