@@ -53,11 +53,10 @@ def refreshed(layout: Layout, table: Mapping[str, Any], news: Mapping[str, Param
 
 def eigenvalues(affinity: np.ndarray, most: int) -> np.ndarray:
     """The smallest eigenvalues, ascending, of the normalised Laplacian I - D^(-1/2) A D^(-1/2)."""
-    linalg = _scipy("linalg")
     rows = affinity.sum(axis=1)
     scale = 1 / np.sqrt(np.where(rows > 0, rows, TINY))
     laplacian = np.eye(len(affinity)) - affinity * scale[:, None] * scale[None, :]
-    values: np.ndarray = linalg.eigvalsh(laplacian)
+    values: np.ndarray = np.linalg.eigvalsh(laplacian)  # numpy's: a limit on threads set before holds for it
     return values[:most]
 
 
