@@ -39,7 +39,7 @@ def perform(clients: int, seconds: float, keep: Path | None = None) -> None:
         write_digits(folder / "digits.npz")
         chosen = experiment(clients, str(folder / "digits.npz"))
         with Screen(_repository(), seconds) as screen, Stage(folder) as stage:
-            kills = _Play(stage, screen, list(chosen.world.names), seconds).run()
+            kills = _Play(stage, screen, list(chosen.world.names)[:clients], seconds).run()
         _write_kills(folder, kills)
         check(folder)
         if keep:

@@ -25,8 +25,8 @@ def write_digits(path: Path) -> None:
 
 
 def experiment(clients: int = 12, data: str = "digits") -> Experiment:
-    """The preset, with so many clients and the digits from there."""
-    return load("digits-4", [f"world.clients={clients}", f"world.data={json.dumps(data, ensure_ascii=False)}"])
+    """The preset, with so many clients, but one for each rotation at least, and the digits from there."""
+    return load("digits-4", [f"world.clients={max(clients, 4)}", f"world.data={json.dumps(data, ensure_ascii=False)}"])
 
 
 def listen(pipe: FileIO, told: Callable[[], None]) -> None:
