@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from artesian import cli
 from artesian.algorithms import ALGORITHMS
 from artesian.errors import ArtesianError
+from artesian.experiments import presets
 
 FIELDS = [
     "algorithm", "preset", "seed", "uploads", "client_before", "client_after", "cluster", "kl", "kl_uniform",
@@ -116,14 +117,7 @@ def test_compare_keeps_other_settings_apart(tmp_path) -> None:
 def test_the_lists_are_json_too() -> None:
     names = [row["name"] for row in json.loads(artesian("algorithms", "--json").stdout)]
     assert names == sorted(ALGORITHMS)
-    assert [row["name"] for row in json.loads(artesian("presets", "--json").stdout)] == [
-        "digits-2",
-        "digits-4",
-        "fashion-2",
-        "fashion-3",
-        "fashion-4",
-        "fashion-6",
-    ]
+    assert [row["name"] for row in json.loads(artesian("presets", "--json").stdout)] == list(presets())
     assert "fedbuff" in artesian("algorithms").stdout
     assert "digits-4" in artesian("presets").stdout
 
