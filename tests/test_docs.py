@@ -15,9 +15,10 @@ from artesian.algorithms import ALGORITHMS
 from artesian.algorithms.fedasync import FedAsync
 from artesian.cli import app
 from artesian.core import Plan
-from artesian.experiments import NUMBERS, OPTIONS, TABLES, load, presets
+from artesian.experiments import NUMBERS, TABLES, load, presets
 from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
+from artesian.modelling import OPTIONS
 from artesian.recipes import RECIPES
 from artesian.server.app import create_app
 from artesian.simulator.data import images

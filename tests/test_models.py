@@ -183,17 +183,17 @@ def test_a_network_of_ones_own(own) -> None:
 
 
 def test_a_world_without_a_shape_is_guessed_at(torch) -> None:
-    from artesian import experiments
+    from artesian import modelling
 
     class World:
         features, classes, shape = 27, 2, None
 
-    assert experiments._image(World()) == (3, 3, 3)
+    assert modelling._image(World()) == (3, 3, 3)
     World.features = 16
-    assert experiments._image(World()) == (1, 4, 4)
+    assert modelling._image(World()) == (1, 4, 4)
     World.features = 20
     with pytest.raises(SettingError, match="the network takes images: got 20 numbers a sample"):
-        experiments._image(World())
+        modelling._image(World())
     World.shape = (1, 4, 5)
     with pytest.raises(SettingError, match="the network takes square images: got 4 x 5"):
-        experiments._of_data("size", World())
+        modelling._of_data("size", World())

@@ -26,8 +26,8 @@ from artesian.errors import (
     TooSlow,
     UnknownTask,
 )
-from artesian.experiments import imported
 from artesian.journal import lock_file, storage, write_file
+from artesian.tables import imported
 
 PASSING = (MachineError, Busy, TooSlow, TaskClosed, UnknownTask, Conflict)  # the next time it may go well
 VERBS = ("samples", "losses", "score", "train")  # what a learner must have

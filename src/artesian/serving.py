@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, UserError
-from artesian.experiments import build, checked, imported, parse_change, settings_of, tables_of
+from artesian.experiments import build, tables_of
 from artesian.params import Params
 from artesian.server.app import create_app
 from artesian.server.connection import connections
@@ -29,6 +29,7 @@ from artesian.server.store import Store, read_store
 from artesian.simulator.executors import single_threaded
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.start import proxy_learners
+from artesian.tables import checked, imported, parse_change, settings_of
 
 
 def serve(

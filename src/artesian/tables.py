@@ -1,0 +1,147 @@
+"""From the tables of a TOML file to values: names become objects, settings are checked, changes and scales applied."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from artesian.errors import SettingError, nearest
+
+T = TypeVar("T")
+VERBS = {
+    "algorithm": ("name", "init", "task", "fold", "pace"),
+    "world": ("names", "visit", "proxies", "tests"),
+    "model": ("layout", "start", "learner"),
+}  # what each kind of value must have at least
+USUAL = "small"  # the scale of a file as it is
+
+
+def parse_change(change: str) -> tuple[str, Any]:
+    """`section.key=value`, where the value is TOML, or plain text."""
+    place, equals, text = change.partition("=")
+    if not equals or not all(part.strip() for part in place.split(".")):
+        raise SettingError("--set takes section.key=value", change, "for example --set world.clusters=4")
+    try:
+        return place.strip(), tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return place.strip(), text.strip()
+
+
+def apply(tables: dict[str, Any], change: str) -> None:
+    place, value = parse_change(change)
+    *path, last = [part.strip() for part in place.split(".")]
+    table = tables
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise SettingError("--set takes section.key=value", change, f"{part} is a value, not a section")
+    table[last] = value
+
+
+def scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The tables at the scale that is asked for: what [scales.NAME] says stands above the rest."""
+    scales = tables.pop("scales", {})
+    asked = [value for place, value in map(parse_change, changes) if place == "scale"] if scales else []
+    scale = asked[-1] if asked else tables.get("scale")
+    if scale is None or (scale == USUAL and scale not in scales):
+        return tables
+    if scale not in scales:
+        raise SettingError("scale is one the experiment has", repr(scale), nearest(str(scale), [USUAL, *scales]))
+    return _merged(tables, scales[scale])
+
+
+def _merged(tables: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with others laid above them; one that names something else is replaced whole."""
+    merged = dict(tables)
+    for key, value in above.items():
+        old = merged.get(key)
+        nested = (
+            isinstance(value, dict) and isinstance(old, dict) and value.get("name", old.get("name")) == old.get("name")
+        )
+        merged[key] = _merged(old or {}, value) if nested else value
+    return merged
+
+
+def named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, default: str) -> Any:
+    """The object a table describes: its `name` is one of ours or `module:name`, the rest are its fields."""
+    name = settings.get("name", default)
+    rest = {key: value for key, value in settings.items() if key != "name"}
+    if not isinstance(name, str):
+        raise SettingError(f"{what}.name is a text", repr(name), nearest(str(name), known))
+    kind = known.get(name) or imported(name, known, what)
+    return verified(value_of(kind, rest, what), name, what)
+
+
+def verified(value: Any, name: str, what: str) -> Any:
+    """The value, if it has the verbs of its kind."""
+    if missing := [verb for verb in VERBS[what] if not hasattr(value, verb)]:
+        got = f"{type(value).__name__} without {missing[0]}"
+        raise SettingError(f"{name} is what a {what} must be", got, "see the how-to")
+    return value
+
+
+def value_of(kind: Any, rest: dict[str, Any], what: str) -> Any:
+    """A class filled in, a ready value with fields changed, or what a function returns."""
+    if inspect.isclass(kind):
+        return settings_of(kind, rest, what)
+    if is_dataclass(kind):  # a ready value: the table changes its fields
+        known_keys(rest, [f.name for f in fields(kind)], what)
+        return checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
+    return checked(what, lambda: kind(**rest))
+
+
+def imported(name: str, known: Mapping[str, Any], what: str) -> Any:
+    """What `module:name` stands for; modules are found from the present folder too."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise SettingError(f"{what}.name is known, or module:name", repr(name), nearest(name, known))
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # the user's module may fail in any way
+        got = f"{name} ({type(error).__name__}: {error})"
+        raise SettingError(f"{what}.name can be imported", got, "check the path and the module") from None
+
+
+def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so."""
+    if not is_dataclass(kind):
+        return checked(where, lambda: kind(**table))
+    known_keys(table, [f.name for f in fields(kind) if f.init], where)
+    return checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
+
+
+def known_keys(keys: Any, known: Any, where: str) -> None:
+    for key in keys:
+        if key not in known:
+            raise SettingError(f"{where} has no setting of this name", repr(key), nearest(key, known))
+
+
+def checked(where: str, make: Callable[[], T]) -> T:
+    """What `make` makes; a value it refuses is the user's mistake, and says so."""
+    try:
+        return make()
+    except ValidationError as error:
+        first = error.errors()[0]
+        if not first["loc"]:
+            rule = first["msg"].removeprefix("Value error, ")
+            raise SettingError(f"[{where}] {rule}", "", f"see the settings of {where}") from None
+        place = ".".join([where, *(str(part) for part in first["loc"][:1])])
+        raise SettingError(f"{place}: {first['msg']}", repr(first["input"]), f"see the settings of {where}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"[{where}] {error}", "", "mend the value") from None
+
+
+def whole(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise SettingError(f"{name} is a whole number", repr(value), "mend the value")
+    return value
