@@ -31,8 +31,8 @@ from test_loopback import federation
 federation = federation(os.environ["ALGORITHM"], os.environ["MODEL"])
 """
 BOTH = [(name, "toy") for name in sorted(ALGORITHMS)] + [
-    (name, "torch") for name in ("cdfl", "fedbuff", "fedem", "fedsoft", "fedsoft-async", "ifca") if find_spec("torch")
-]  # with a network of BatchNorm and dropout: one algorithm for each recipe
+    (name, "torch") for name in ("cdfl", "fedem", "fedsoft-async", "flexcfl") if find_spec("torch")
+]  # with a network of BatchNorm and dropout
 
 
 def model_of(kind: str) -> Model:
