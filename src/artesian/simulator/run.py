@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.executors import Done, Executor, Job, Place, executor, single_threaded, travels
+from artesian.simulator.executors import Done, Executor, Job, Means, Place, peak_mb, single_threaded, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, Table, configuration
@@ -24,7 +25,7 @@ from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
 from artesian.simulator.shifts import changed
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
-from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch, peak_mb
+from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -46,14 +47,15 @@ class Simulation:
         experiment: Experiment,
         seed: int,
         *,
-        workers: int = 0,
         folder: RunFolder | None = None,
         checkpoint: Checkpoint | None = None,
         link: Callable[[Coordinator], Link] = Direct,
         progress: Callable[[Progress], None] | None = None,
         profile: bool = False,
+        **means: Any,
     ) -> None:
-        self.experiment, self.seed, self.workers = experiment, seed, workers
+        """`means` are the fields of `Means`: workers, executor and so on."""
+        self.experiment, self.seed, self.means = experiment, seed, Means(**means)
         self.folder, self.progress, self.profile = folder, progress, profile
         self.spent = Stopwatch("starting")
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
@@ -94,7 +96,7 @@ class Simulation:
         began = time.perf_counter() - self.totals.wall_seconds
         self.spent.turn("other")
         place = self.place if self._measures else replace(self.place, algorithm=None)
-        self.executor: Executor = executor(place, self.workers, self.spent, self.theirs)
+        self.executor: Executor = self.means.executor_for(place, self.spent, self.theirs)
         self.watch.judge = self.executor.score
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
@@ -175,7 +177,7 @@ class Simulation:
     def _leave(self, client: ClientId) -> None:
         flight = self.flights.pop(client, None)
         if flight is not None:
-            self.executor.forget(self._job(client, flight))
+            self.executor.forget((client, flight.task.number))
         self._settle(lambda: self.link.leave(client))
         if self.experiment.fleet.return_after is not None:
             self.clock.at(self.clock.now + self.experiment.fleet.return_after, "join", client)
@@ -269,7 +271,7 @@ class Simulation:
         algorithm, coordinator = self.experiment.algorithm, self.coordinator
         measures = type(algorithm).measure is not Algorithm.measure
         as_it_is = isinstance(self.link, Direct) and coordinator.clip is None
-        return measures and as_it_is and (not self.workers or travels(algorithm))
+        return measures and as_it_is and (not self.means.workers or travels(algorithm))
 
     def _begin_ahead(self) -> None:
         """Hand the executor the trainings that are wanted next."""
@@ -420,9 +422,10 @@ class Simulation:
             "versions": self.coordinator.state.version,
             "late_uploads": totals.late,
             "notes": dict(totals.notes),
-            "workers": self.workers,
+            "executor": self.means.name,
+            "workers": self.means.workers,
             "wall_seconds": round(totals.wall_seconds, 3),
-            "peak_mb": peak_mb(self.workers),
+            "peak_mb": round(peak_mb(resource.RUSAGE_SELF) + self.executor.peak_mb(), 1),
             **({"profile": self._profile()} if self.profile else {}),
         }
 
@@ -430,9 +433,9 @@ class Simulation:
         """Where the time of this session went, part by part."""
         main = self.spent.seconds
         ran = sum(main.values()) - main["starting"]
-        idle = self.workers * ran - sum(self.theirs.values())
+        idle = self.means.workers * ran - sum(self.theirs.values())
         workers = self.theirs | {"waiting": max(0.0, idle)}
-        told = {"main": main} | ({"workers": workers} if self.workers else {})
+        told = {"main": main} | ({"workers": workers} if self.means.workers else {})
         return {who: {part: round(spent, 3) for part, spent in parts.items()} for who, parts in told.items()}
 
 
@@ -440,17 +443,18 @@ def simulate(
     experiment: Experiment,
     *,
     seed: int = 0,
-    workers: int = 0,
     out: Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     link: Callable[[Coordinator], Link] = Direct,
     profile: bool = False,
+    **means: Any,
 ) -> Run | None:
     """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before.
 
-    With `profile`, the summary says where the time went.
+    With `profile`, the summary says where the time went. `means` are the fields of `Means`: workers and so on.
     """
+    Means(**means)  # a wrong choice is refused before there is a folder
     experiment = experiment.planned()
     folder = None
     if out is not None:
@@ -467,12 +471,12 @@ def simulate(
         return Simulation(
             experiment,
             seed,
-            workers=workers,
             folder=folder,
             checkpoint=checkpoint,
             link=link,
             progress=progress,
             profile=profile,
+            **means,
         ).run()
     finally:
         if folder:
