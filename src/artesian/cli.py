@@ -85,6 +85,9 @@ def simulate(
         str | None,
         typer.Option("--ray-address", help="A Ray cluster; by default RAY_ADDRESS, or one of the run's own."),
     ] = None,
+    memory_limit: Annotated[
+        float, typer.Option("--memory-limit", help="MB of vectors kept for clients; more go into a file.", min=0)
+    ] = 1024,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the run; one below it per seed with --seeds.")
     ] = None,
@@ -105,7 +108,12 @@ def simulate(
     if seeds is not None and folder is not None and (folder / "config.json").exists():
         raise SettingError("--seeds writes a folder of runs", f"{folder}, which is a run", "give another --out")
     experiment = load(source, changes or ())
-    means = {"workers": workers, "executor": executor, "ray_address": ray_address}
+    means: dict[str, Any] = {
+        "workers": workers,
+        "executor": executor,
+        "ray_address": ray_address,
+        "memory_limit": memory_limit,
+    }
     chosen = range(seeds) if seeds is not None else [seed]
     summaries = []
     for number in chosen:

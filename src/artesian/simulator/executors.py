@@ -13,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -36,6 +37,7 @@ from artesian.errors import MissingExtra, SettingError, WorkerLost, nearest
 from artesian.params import Params
 from artesian.recipes import Fit, recipe
 from artesian.simulator.parcel import Parcel
+from artesian.simulator.spill import Spill
 from artesian.simulator.start import proxy_learners
 from artesian.simulator.stopwatch import Seconds, Stopwatch
 from artesian.simulator.world import World
@@ -323,6 +325,7 @@ class Means:
     workers: int = 0
     executor: str | None = None  # None: processes, or inline where there are no workers
     ray_address: str | None = None  # of a cluster; None: as RAY_ADDRESS says, or one of the run's own
+    memory_limit: float = 1024  # MB that vectors kept for clients may take in this process; more go into a file
 
     def __post_init__(self) -> None:
         if self.name not in EXECUTORS:
@@ -333,11 +336,17 @@ class Means:
             raise SettingError(f"{self.name} has a worker at least", "0", "give --workers N")
         if self.ray_address is not None and self.name != "ray":
             raise SettingError("a Ray address is for the executor ray", self.name, "give --executor ray too")
+        if not self.memory_limit >= 0:
+            raise SettingError("memory_limit is a number of MB from 0 on", repr(self.memory_limit), "mend it")
 
     @property
     def name(self) -> str:
         """The executor's name."""
         return self.executor or ("processes" if self.workers else "inline")
+
+    def spill(self, folder: Path | None) -> Spill:
+        """Where the run keeps what clients have."""
+        return Spill(self.memory_limit, folder)
 
     def executor_for(self, place: Place, spent: Stopwatch, theirs: dict[str, float]) -> Executor:
         """The executor of a run."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply
+from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.executors import Done, Executor, Job, Means, Place, peak_mb, single_threaded, travels
+from artesian.simulator.executors import Done, Executor, Job, Key, Means, Place, peak_mb, single_threaded, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, Table, configuration
@@ -24,6 +24,7 @@ from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
 from artesian.simulator.shifts import changed
+from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
 
@@ -49,6 +50,7 @@ class Simulation:
         *,
         folder: RunFolder | None = None,
         checkpoint: Checkpoint | None = None,
+        spill: Spill | None = None,
         link: Callable[[Coordinator], Link] = Direct,
         progress: Callable[[Progress], None] | None = None,
         profile: bool = False,
@@ -72,8 +74,10 @@ class Simulation:
         )
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
-        self.notebooks: dict[ClientId, Notebook] = {}
-        self.flights: dict[ClientId, Flight] = {}
+        spill = spill or self.means.spill(folder.path if folder else None)
+        self.given: Spilled[Task] = Spilled(spill)
+        self.notebooks: Spilled[Notebook] = Spilled(spill)
+        self.flights: Spilled[Flight] = Spilled(spill)
         self.totals = Totals()
         self._late_in_a_row = 0
         self.journal = folder.journal() if folder else None
@@ -175,7 +179,7 @@ class Simulation:
                 self._join(client, changed=True)
 
     def _leave(self, client: ClientId) -> None:
-        flight = self.flights.pop(client, None)
+        flight = self.flights.slips.pop(client, None)
         if flight is not None:
             self.executor.forget((client, flight.task.number))
         self._settle(lambda: self.link.leave(client))
@@ -184,9 +188,9 @@ class Simulation:
 
     def _finish_training(self, moment: Moment) -> bool:
         client = moment.client
-        flight = self.flights.get(client)
-        if flight is None or flight.task.number != moment.number:
+        if not self._flies(moment):
             return False  # the client left meanwhile
+        flight = self.flights[client]
         done = self.executor.result(self._job(client, flight))
         del self.flights[client]
         self.notebooks[client] = done.fit.notebook
@@ -279,9 +283,13 @@ class Simulation:
             return
         left = self.executor.ahead if self.experiment.rounds else self.experiment.uploads - self.totals.uploads
         for moment in self.clock.upcoming(min(self.executor.ahead, left)):
-            flight = self.flights.get(moment.client)
-            if moment.kind == "finish" and flight is not None and flight.task.number == moment.number:
-                self.executor.begin(self._job(moment.client, flight))
+            if moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment)):
+                self.executor.begin(self._job(moment.client, self.flights[moment.client]))
+
+    def _flies(self, moment: Moment) -> bool:
+        """Is the training that this moment ends still under way?"""
+        flight = self.flights.slips.get(moment.client)
+        return flight is not None and flight.task.number == moment.number
 
     def _finish(self) -> None:
         if getattr(self.experiment.algorithm, "flush_on_stop", False):
@@ -303,8 +311,11 @@ class Simulation:
         proxies = self.place.proxies
         timed = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()} if self._timed else proxies
         options: dict[str, Any] = {"proxies": timed, "plan": experiment.training, "record": self._record}
+        options["given"] = self.given
         if checkpoint:
-            return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
+            self.given.update(checkpoint.coordinator.given)
+            snapshot = filled(replace(checkpoint.coordinator, given={}))
+            return Coordinator.restore(experiment.algorithm, snapshot, **options)
         with single_threaded(model):
             start = experiment.start.from_samples(model, self.world.proxies(self.seed), self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
@@ -342,13 +353,13 @@ class Simulation:
         self._tick(began)
         self.journal.flush()
         checkpoint = Checkpoint(
-            coordinator=self.coordinator.snapshot(),
+            coordinator=replace(self.coordinator.snapshot(tasks=False), given=self.given.slips),
             now=self.clock.now,
             sequence=self.clock.sequence,
             moments=self.clock.moments(),
             cycles=self.cycles,
-            notebooks=self.notebooks,
-            flights=self.flights,
+            notebooks=self.notebooks.slips,
+            flights=self.flights.slips,
             entries=tuple(self.watch.entries),
             found=self.watch.found,
             true=self.watch.true,
@@ -370,8 +381,9 @@ class Simulation:
             )
         self.journal.cut(checkpoint.journal)
         self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
-        self.cycles, self.notebooks = dict(checkpoint.cycles), dict(checkpoint.notebooks)
-        self.flights, self.totals = dict(checkpoint.flights), checkpoint.totals
+        self.cycles, self.totals = dict(checkpoint.cycles), checkpoint.totals
+        self.notebooks.update(checkpoint.notebooks)
+        self.flights.update(checkpoint.flights)
         self.watch.entries = list(checkpoint.entries)
         self.watch.found, self.watch.true = dict(checkpoint.found), dict(checkpoint.true)
 
@@ -466,13 +478,14 @@ def simulate(
                 return None
         else:
             folder = RunFolder.create(out, config)
+    spill = Means(**means).spill(folder.path if folder else None)
     try:
-        checkpoint = folder.load(Checkpoint) if folder and resume else None
         return Simulation(
             experiment,
             seed,
             folder=folder,
-            checkpoint=checkpoint,
+            checkpoint=folder.load(Checkpoint, spill) if folder and resume else None,
+            spill=spill,
             link=link,
             progress=progress,
             profile=profile,
@@ -485,6 +498,10 @@ def simulate(
 
 def _bytes(models: Mapping[ClusterId, Params]) -> int:
     return sum(params.nbytes for params in models.values())
+
+
+def _key(moment: Moment) -> Key:
+    return moment.client, moment.number
 
 
 def _summed(total: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:
