@@ -167,6 +167,16 @@ def test_a_run_brings_its_own_cluster_and_ends_it_without_a_word() -> None:
     assert '"executor": "ray", "workers": 1' in told.stdout
 
 
+def test_a_run_joins_a_cluster_by_its_address_and_leaves_it(cluster) -> None:
+    address = ray.get_runtime_context().gcs_address
+    told = command("--workers", "1", "--json", "--ray-address", address)
+    assert told.returncode == 0 and '"executor": "ray", "workers": 1' in told.stdout
+    assert all(line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines())
+    told = command("--workers", "3", RAY_ADDRESS=address)
+    assert told.returncode == 2
+    assert told.stderr == f"error: every worker has a CPU of the cluster: got 3 for 2 at {address}; use fewer\n"
+
+
 def test_an_address_nobody_listens_at_is_one_sentence() -> None:
     told = command("--workers", "1", RAY_ADDRESS="127.0.0.1:1")
     assert told.returncode == 1

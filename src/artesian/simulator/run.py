@@ -255,13 +255,18 @@ class Simulation:
         """Clients with a new task begin to train."""
         patience = self.coordinator.pace.patience
         for client, task in ((reply.client, reply.task) for reply in replies):
-            self.flights[client] = Flight(task, self._cycle(client))
+            self.flights[client] = Flight(self._held(client, task), self._cycle(client))
             work = float(task.settings.get("work", 1.0))
             done_at = self.habits.finishes_at(client, task.number, self.clock.now, work)
             self.clock.at(done_at, "finish", client, task.number)
             if patience is not None:
                 self.clock.at(self.clock.now + patience, "patience", client, task.number)
             self.totals = replace(self.totals, bytes_down=self.totals.bytes_down + _bytes(task.models))
+
+    def _held(self, client: ClientId, task: Task) -> Task:
+        """The slip of a task, if the coordinator keeps one: then it is kept once."""
+        slip = self.given.slips.get(client)
+        return slip if slip is not None and slip.number == task.number and isinstance(self.link, Direct) else task
 
     def _job(self, client: ClientId, flight: Flight) -> Job:
         return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()), self._receipt(client))
