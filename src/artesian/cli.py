@@ -78,6 +78,16 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The seed of the run.", min=0)] = 0,
     seeds: Annotated[int | None, typer.Option(help="Run seeds 0 to N-1 instead.", min=1)] = None,
     workers: Annotated[int, typer.Option(help="Worker processes; 0 trains in this one.", min=0)] = 0,
+    executor: Annotated[
+        str | None, typer.Option(help="inline, processes or ray; processes where there are workers.")
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", help="A Ray cluster; by default RAY_ADDRESS, or one of the run's own."),
+    ] = None,
+    memory_limit: Annotated[
+        float, typer.Option("--memory-limit", help="MB of vectors kept for clients; more go into a file.", min=0)
+    ] = 1024,
     folder: Annotated[
         Path | None, typer.Option("--out", help="Folder for the run; one below it per seed with --seeds.")
     ] = None,
@@ -98,11 +108,17 @@ def simulate(
     if seeds is not None and folder is not None and (folder / "config.json").exists():
         raise SettingError("--seeds writes a folder of runs", f"{folder}, which is a run", "give another --out")
     experiment = load(source, changes or ())
+    means: dict[str, Any] = {
+        "workers": workers,
+        "executor": executor,
+        "ray_address": ray_address,
+        "memory_limit": memory_limit,
+    }
     chosen = range(seeds) if seeds is not None else [seed]
     summaries = []
     for number in chosen:
         place = folder / f"seed-{number}" if folder and seeds is not None else folder
-        summary = _simulate(experiment, number, workers, place, resume, profile, quiet=as_json)
+        summary = _simulate(experiment, number, means, place, resume, profile, quiet=as_json)
         summaries.append(summary)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
@@ -391,7 +407,13 @@ def _tokens(store: Path) -> Any:
 
 
 def _simulate(
-    experiment: Experiment, seed: int, workers: int, folder: Path | None, resume: bool, profile: bool, quiet: bool
+    experiment: Experiment,
+    seed: int,
+    means: Mapping[str, Any],
+    folder: Path | None,
+    resume: bool,
+    profile: bool,
+    quiet: bool,
 ) -> dict[str, Any]:
     from artesian.simulator.folder import read_json
     from artesian.simulator.run import simulate as run_simulation
@@ -400,7 +422,7 @@ def _simulate(
     try:
         with progress_of(label, quiet) as progress:
             run = run_simulation(
-                experiment, seed=seed, workers=workers, out=folder, resume=resume, progress=progress, profile=profile
+                experiment, seed=seed, out=folder, resume=resume, progress=progress, profile=profile, **means
             )
     except KeyboardInterrupt:
         kept = f"; go on with --resume --out {folder}" if folder else "; nothing was kept, there was no --out"

@@ -36,6 +36,12 @@ DTYPES = {
 T = TypeVar("T")
 
 
+class Elsewhere:
+    """An array that may not be in memory; in a tree, it stands where the array would."""
+
+    __slots__ = ()
+
+
 def to_tree(value: Any) -> Tree:
     """A value of ours as nested dicts and lists of arrays and JSON values."""
     if isinstance(value, Layout):
@@ -100,7 +106,8 @@ def _build(kind: Any, tree: Tree, path: str) -> Any:
         return _build_dataclass(kind, tree, path)
     if kind is float:
         return _build_float(tree, path)
-    return _expect(type(tree) is kind, tree, path, f"a value of type {kind.__name__}")
+    sound = type(tree) is kind or (kind is np.ndarray and isinstance(tree, Elsewhere))
+    return _expect(sound, tree, path, f"a value of type {kind.__name__}")
 
 
 def _build_float(tree: Tree, path: str) -> float:
@@ -138,7 +145,7 @@ def _expect(holds: bool, tree: Tree, path: str, wanted: str) -> Any:
     return tree
 
 
-def scatter(tree: Tree, put: Callable[[str, np.ndarray], Tree], path: str = "") -> Tree:
+def scatter(tree: Tree, put: Callable[[str, Any], Tree], path: str = "") -> Tree:
     """The same tree with every array replaced by what `put(path, array)` returns.
 
     Keys that begin with a dollar sign get a second one, so that no mapping looks like a reference.
@@ -147,10 +154,10 @@ def scatter(tree: Tree, put: Callable[[str, np.ndarray], Tree], path: str = "") 
         return {_escape(key): scatter(item, put, f"{path}/{key}" if path else key) for key, item in tree.items()}
     if isinstance(tree, list):
         return [scatter(item, put, f"{path}/{i}") for i, item in enumerate(tree)]
-    return put(path, tree) if isinstance(tree, np.ndarray) else tree
+    return put(path, tree) if isinstance(tree, (np.ndarray, Elsewhere)) else tree
 
 
-def gather(tree: Tree, mark: str, get: Callable[[str], np.ndarray]) -> Tree:
+def gather(tree: Tree, mark: str, get: Callable[[str], Any]) -> Tree:
     """The tree that was scattered, with every `{mark: name}` replaced by the array `get(name)`."""
     if isinstance(tree, dict):
         if set(tree) == {mark}:

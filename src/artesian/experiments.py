@@ -118,6 +118,9 @@ def simulate(
     changes: Sequence[str] = (),
     seed: int = 0,
     workers: int = 0,
+    executor: str | None = None,
+    ray_address: str | None = None,
+    memory_limit: float = 1024,
     out: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -127,7 +130,8 @@ def simulate(
 
     `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
     Without one, the rotated digits are the world. `out` is a folder to keep the run in; `link` is how clients
-    reach the coordinator.
+    reach the coordinator. `executor` is inline, processes or ray: by default processes, or inline without `workers`.
+    What is kept for clients beyond `memory_limit` MB lies in a file. None of these changes what a run finds.
 
     >>> run = simulate("digits-2", uploads=40)
     >>> run.summary["uploads"]
@@ -145,7 +149,16 @@ def simulate(
         chosen = _composed(experiment, algorithm, given, changes)
     folder = Path(out) if out is not None else None
     run = simulator.simulate(
-        chosen, seed=seed, workers=workers, out=folder, resume=resume, progress=progress, link=link
+        chosen,
+        seed=seed,
+        out=folder,
+        resume=resume,
+        progress=progress,
+        link=link,
+        workers=workers,
+        executor=executor,
+        ray_address=ray_address,
+        memory_limit=memory_limit,
     )
     if run is None:
         raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")

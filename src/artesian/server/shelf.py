@@ -95,5 +95,5 @@ class Shelf(MutableMapping[ClientId, Task]):
 def _names(record: Tree) -> list[str]:
     """The arrays a record mentions."""
     found: list[str] = []
-    gather(record, "$blob", found.append)  # type: ignore[arg-type]
+    gather(record, "$blob", found.append)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -31,10 +33,11 @@ from artesian.core import (
     Task,
     Upload,
 )
-from artesian.errors import MissingExtra, WorkerLost
+from artesian.errors import MissingExtra, SettingError, WorkerLost, nearest
 from artesian.params import Params
 from artesian.recipes import Fit, recipe
 from artesian.simulator.parcel import Parcel
+from artesian.simulator.spill import Spill
 from artesian.simulator.start import proxy_learners
 from artesian.simulator.stopwatch import Seconds, Stopwatch
 from artesian.simulator.world import World
@@ -42,6 +45,7 @@ from artesian.simulator.world import World
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
+EXECUTORS = ("inline", "processes", "ray")
 Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
 SURROUNDINGS = {
     "OMP_NUM_THREADS": "1",
@@ -86,6 +90,9 @@ class Look:
     cluster: ClusterId = ""
     client: ClientId = ""  # a client's data of one cycle, instead of a cluster's
     cycle: int = 0
+
+
+Work = Job | Look
 
 
 @dataclass(frozen=True)
@@ -153,11 +160,15 @@ class Executor(Protocol):
 
     ahead: int  # how many trainings are worth beginning early
 
+    def has_begun(self, key: Key) -> bool: ...
     def begin(self, job: Job) -> None: ...
     def result(self, job: Job) -> Done: ...
-    def forget(self, job: Job) -> None: ...
+    def forget(self, key: Key) -> None: ...
     def score(self, look: Look) -> Promise[float]: ...
     def close(self) -> None: ...
+    def peak_mb(self) -> float:
+        """Peak memory of all workers together, once they have ended."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -176,13 +187,16 @@ class Inline:
     def __init__(self, place: Place, spent: Stopwatch) -> None:
         self.place, self.spent = place, spent
 
+    def has_begun(self, key: Key) -> bool:
+        return False
+
     def begin(self, job: Job) -> None:
         pass
 
     def result(self, job: Job) -> Done:
         return self.place.perform(job, self.spent)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, key: Key) -> None:
         pass
 
     def score(self, look: Look) -> Promise[float]:
@@ -190,6 +204,9 @@ class Inline:
 
     def close(self) -> None:
         pass
+
+    def peak_mb(self) -> float:
+        return 0.0
 
 
 @dataclass(frozen=True)
@@ -199,21 +216,25 @@ class Answer(Generic[T]):
     found: T
     spent: Seconds  # where its time went
     packing: float  # what it took to pack the question, as the parcel said
+    peak: float  # its largest memory so far, in MB
 
 
-class Processes:
-    """In warm worker processes, one thread each."""
+class Errand(Promise[T_co], Protocol):
+    """What a worker was asked for, and may no longer be wanted."""
 
-    def __init__(self, place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> None:
+    def cancel(self) -> object: ...
+
+
+class Crew:
+    """Workers elsewhere: trainings are begun ahead, and what they gave is fetched when it is wanted."""
+
+    def __init__(self, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> None:
         """`spent` counts the time of this process, `theirs` that of the workers."""
-        self.ahead, self.spent, self.theirs = 2 * workers, spent, theirs
-        self._begun: dict[Key, Awaited[Done]] = {}
-        with _surroundings():
-            self._pool = ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), initializer=_settle_in, initargs=(replace(place),)
-            )  # a copy of the place, without the data that were already read here
-            for _ in range(workers):
-                self._pool.submit(os.getpid)  # spawned now, while the environment is theirs
+        self.workers, self.ahead, self.spent, self.theirs = workers, 2 * workers, spent, theirs
+        self._begun: dict[Key, Errand[Done]] = {}
+
+    def has_begun(self, key: Key) -> bool:
+        return key in self._begun
 
     def begin(self, job: Job) -> None:
         if job.key not in self._begun:
@@ -223,20 +244,45 @@ class Processes:
         self.begin(job)
         return _reunited(job, self._begun.pop(job.key).value)
 
-    def forget(self, job: Job) -> None:
-        begun = self._begun.pop(job.key, None)
+    def forget(self, key: Key) -> None:
+        begun = self._begun.pop(key, None)
         if begun is not None:
-            begun.future.cancel()
+            begun.cancel()
 
     def score(self, look: Look) -> Promise[float]:
         return self._send(look)
 
+    def _send(self, work: Work) -> Errand[Any]:
+        raise NotImplementedError
+
+    def _count(self, parcel: Parcel[Answer[Any]]) -> None:
+        """Where the worker's time went."""
+        for part, seconds in parcel.content.spent.items():
+            self.theirs[part] += seconds
+        self.theirs["moving"] += parcel.packing
+
+
+class Processes(Crew):
+    """In warm worker processes, one thread each."""
+
+    def __init__(self, place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> None:
+        super().__init__(workers, spent, theirs)
+        with _surroundings():
+            self._pool = ProcessPoolExecutor(
+                workers, multiprocessing.get_context("spawn"), initializer=settle_in, initargs=(replace(place),)
+            )  # a copy of the place, without the data that were already read here
+            for _ in range(workers):
+                self._pool.submit(os.getpid)  # spawned now, while the environment is theirs
+
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _send(self, work: Job | Look) -> Awaited[Any]:
+    def peak_mb(self) -> float:
+        return self.workers * peak_mb(resource.RUSAGE_CHILDREN)
+
+    def _send(self, work: Work) -> Awaited[Any]:
         try:
-            return Awaited(self._pool.submit(_work, Parcel(work)), self)
+            return Awaited(self._pool.submit(do, Parcel(work)), self)
         except BrokenProcessPool:
             raise _lost() from None
 
@@ -249,9 +295,7 @@ class Processes:
             raise _lost() from None
         answer = parcel.content
         self.spent.shift("waiting", "moving", answer.packing + parcel.unpacking)
-        for part, seconds in answer.spent.items():
-            self.theirs[part] += seconds
-        self.theirs["moving"] += parcel.packing
+        self._count(parcel)
         return answer.found
 
 
@@ -270,10 +314,49 @@ class Awaited(Generic[T]):
     def value(self) -> T:
         return self.crew.receive(self.future)
 
+    def cancel(self) -> object:
+        return self.future.cancel()
 
-def executor(place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> Executor:
-    """Inline for 0 workers, processes otherwise."""
-    return Processes(place, workers, spent, theirs) if workers else Inline(place, spent)
+
+@dataclass(frozen=True)
+class Means:
+    """With what a run is worked out; whatever is chosen, it finds the same bits."""
+
+    workers: int = 0
+    executor: str | None = None  # None: processes, or inline where there are no workers
+    ray_address: str | None = None  # of a cluster; None: as RAY_ADDRESS says, or one of the run's own
+    memory_limit: float = 1024  # MB that vectors kept for clients may take in this process; more go into a file
+
+    def __post_init__(self) -> None:
+        if self.name not in EXECUTORS:
+            raise SettingError("an executor is one of ours", repr(self.executor), nearest(str(self.name), EXECUTORS))
+        if self.name == "inline" and self.workers:
+            raise SettingError("inline has no workers", str(self.workers), "leave one of the two out")
+        if self.name != "inline" and not self.workers:
+            raise SettingError(f"{self.name} has a worker at least", "0", "give --workers N")
+        if self.ray_address is not None and self.name != "ray":
+            raise SettingError("a Ray address is for the executor ray", self.name, "give --executor ray too")
+        if not self.memory_limit >= 0:
+            raise SettingError("memory_limit is a number of MB from 0 on", repr(self.memory_limit), "mend it")
+
+    @property
+    def name(self) -> str:
+        """The executor's name."""
+        return self.executor or ("processes" if self.workers else "inline")
+
+    def spill(self, folder: Path | None) -> Spill:
+        """Where the run keeps what clients have."""
+        return Spill(self.memory_limit, folder)
+
+    def executor_for(self, place: Place, spent: Stopwatch, theirs: dict[str, float]) -> Executor:
+        """The executor of a run."""
+        if self.name == "inline":
+            return Inline(place, spent)
+        if self.name == "processes":
+            return Processes(place, self.workers, spent, theirs)
+        from artesian.simulator.ray import Actors
+
+        return Actors(place, self.workers, spent, theirs, self.ray_address)
 
 
 def travels(value: Any) -> bool:
@@ -343,17 +426,25 @@ _place: Place | None = None  # of this worker process
 _limits = ExitStack()  # held for its life
 
 
-def _settle_in(place: Place) -> None:
+def settle_in(place: Place) -> None:
+    """Make this process a worker at that place."""
     global _place
     _place = place
     _limits.enter_context(single_threaded(place.model))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
 
 
-def _work(parcel: Parcel[Job | Look]) -> Parcel[Answer[Done | float]]:
+def do(parcel: Parcel[Work]) -> Parcel[Answer[Done | float]]:
+    """What a worker does with what it is sent."""
     assert _place is not None
     spent, work = Stopwatch(), parcel.content
     found = _place.perform(work, spent) if isinstance(work, Job) else _place.score(work, spent)
     seconds = spent.seconds
     seconds["moving"] += parcel.unpacking
-    return Parcel(Answer(found, seconds, parcel.packing))
+    return Parcel(Answer(found, seconds, parcel.packing, peak_mb(resource.RUSAGE_SELF)))
+
+
+def peak_mb(who: int) -> float:
+    """Peak memory of this process, or of the largest of its children that have ended."""
+    unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # macOS counts bytes
+    return resource.getrusage(who).ru_maxrss / unit

@@ -19,6 +19,7 @@ import artesian
 from artesian.codec import FORMAT, check_format, encode_arrays, from_tree, gather, scatter, to_json, to_tree
 from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
 from artesian.journal import Journal, Vault, lock_file, storage, write_file
+from artesian.simulator.spill import Spill, Ticket
 
 T = TypeVar("T")
 Cell = int | float | str | None
@@ -160,8 +161,8 @@ class RunFolder:
         """A snapshot; arrays that did not change are not written again, and older snapshots go."""
         names: set[str] = set()
 
-        def put(path: str, array: np.ndarray) -> dict[str, str]:
-            name = self.vault.put(array)
+        def put(path: str, array: np.ndarray | Ticket) -> dict[str, str]:
+            name = array.store(self.vault) if isinstance(array, Ticket) else self.vault.put(array)
             names.add(name)
             return {"$blob": name}
 
@@ -173,15 +174,20 @@ class RunFolder:
                 path.unlink(missing_ok=True)
         self.vault.keep(names)
 
-    def load(self, kind: type[T]) -> T | None:
-        """The newest snapshot, or None where there is none yet."""
+    def load(self, kind: type[T], spill: Spill | None = None) -> T | None:
+        """The newest snapshot, or None where there is none yet; with a spill, a slip of it. Alike arrays are one."""
         paths = self._snapshots()
         if not paths:
             return None
         data = read_json(paths[-1])
         check_format(data.get("format", 0))
+
+        def get(name: str) -> np.ndarray | Ticket:
+            array = self.vault.get(name)
+            return array if spill is None else spill.put(array, name)
+
         try:
-            return from_tree(kind, gather(data.get("checkpoint"), "$blob", cache(self.vault.get)))
+            return from_tree(kind, gather(data.get("checkpoint"), "$blob", cache(get)))
         except BadFormat as error:
             raise StorageError(
                 f"{paths[-1].name} is a snapshot", str(error), "restore the file, or begin anew elsewhere"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply
+from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.executors import Done, Executor, Job, Place, executor, single_threaded, travels
+from artesian.simulator.executors import Done, Executor, Job, Key, Means, Place, peak_mb, single_threaded, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, Table, configuration
@@ -23,8 +24,9 @@ from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
 from artesian.simulator.shifts import changed
+from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
-from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch, peak_mb
+from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -46,14 +48,16 @@ class Simulation:
         experiment: Experiment,
         seed: int,
         *,
-        workers: int = 0,
         folder: RunFolder | None = None,
         checkpoint: Checkpoint | None = None,
+        spill: Spill | None = None,
         link: Callable[[Coordinator], Link] = Direct,
         progress: Callable[[Progress], None] | None = None,
         profile: bool = False,
+        **means: Any,
     ) -> None:
-        self.experiment, self.seed, self.workers = experiment, seed, workers
+        """`means` are the fields of `Means`: workers, executor and so on."""
+        self.experiment, self.seed, self.means = experiment, seed, Means(**means)
         self.folder, self.progress, self.profile = folder, progress, profile
         self.spent = Stopwatch("starting")
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
@@ -70,8 +74,10 @@ class Simulation:
         )
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
-        self.notebooks: dict[ClientId, Notebook] = {}
-        self.flights: dict[ClientId, Flight] = {}
+        spill = spill or self.means.spill(folder.path if folder else None)
+        self.given: Spilled[Task] = Spilled(spill)
+        self.notebooks: Spilled[Notebook] = Spilled(spill)
+        self.flights: Spilled[Flight] = Spilled(spill)
         self.totals = Totals()
         self._late_in_a_row = 0
         self.journal = folder.journal() if folder else None
@@ -94,7 +100,7 @@ class Simulation:
         began = time.perf_counter() - self.totals.wall_seconds
         self.spent.turn("other")
         place = self.place if self._measures else replace(self.place, algorithm=None)
-        self.executor: Executor = executor(place, self.workers, self.spent, self.theirs)
+        self.executor: Executor = self.means.executor_for(place, self.spent, self.theirs)
         self.watch.judge = self.executor.score
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
@@ -173,18 +179,18 @@ class Simulation:
                 self._join(client, changed=True)
 
     def _leave(self, client: ClientId) -> None:
-        flight = self.flights.pop(client, None)
+        flight = self.flights.slips.pop(client, None)
         if flight is not None:
-            self.executor.forget(self._job(client, flight))
+            self.executor.forget((client, flight.task.number))
         self._settle(lambda: self.link.leave(client))
         if self.experiment.fleet.return_after is not None:
             self.clock.at(self.clock.now + self.experiment.fleet.return_after, "join", client)
 
     def _finish_training(self, moment: Moment) -> bool:
         client = moment.client
-        flight = self.flights.get(client)
-        if flight is None or flight.task.number != moment.number:
+        if not self._flies(moment):
             return False  # the client left meanwhile
+        flight = self.flights[client]
         done = self.executor.result(self._job(client, flight))
         del self.flights[client]
         self.notebooks[client] = done.fit.notebook
@@ -249,13 +255,18 @@ class Simulation:
         """Clients with a new task begin to train."""
         patience = self.coordinator.pace.patience
         for client, task in ((reply.client, reply.task) for reply in replies):
-            self.flights[client] = Flight(task, self._cycle(client))
+            self.flights[client] = Flight(self._held(client, task), self._cycle(client))
             work = float(task.settings.get("work", 1.0))
             done_at = self.habits.finishes_at(client, task.number, self.clock.now, work)
             self.clock.at(done_at, "finish", client, task.number)
             if patience is not None:
                 self.clock.at(self.clock.now + patience, "patience", client, task.number)
             self.totals = replace(self.totals, bytes_down=self.totals.bytes_down + _bytes(task.models))
+
+    def _held(self, client: ClientId, task: Task) -> Task:
+        """The slip of a task, if the coordinator keeps one: then it is kept once."""
+        slip = self.given.slips.get(client)
+        return slip if slip is not None and slip.number == task.number and isinstance(self.link, Direct) else task
 
     def _job(self, client: ClientId, flight: Flight) -> Job:
         return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()), self._receipt(client))
@@ -269,7 +280,7 @@ class Simulation:
         algorithm, coordinator = self.experiment.algorithm, self.coordinator
         measures = type(algorithm).measure is not Algorithm.measure
         as_it_is = isinstance(self.link, Direct) and coordinator.clip is None
-        return measures and as_it_is and (not self.workers or travels(algorithm))
+        return measures and as_it_is and (not self.means.workers or travels(algorithm))
 
     def _begin_ahead(self) -> None:
         """Hand the executor the trainings that are wanted next."""
@@ -277,9 +288,13 @@ class Simulation:
             return
         left = self.executor.ahead if self.experiment.rounds else self.experiment.uploads - self.totals.uploads
         for moment in self.clock.upcoming(min(self.executor.ahead, left)):
-            flight = self.flights.get(moment.client)
-            if moment.kind == "finish" and flight is not None and flight.task.number == moment.number:
-                self.executor.begin(self._job(moment.client, flight))
+            if moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment)):
+                self.executor.begin(self._job(moment.client, self.flights[moment.client]))
+
+    def _flies(self, moment: Moment) -> bool:
+        """Is the training that this moment ends still under way?"""
+        flight = self.flights.slips.get(moment.client)
+        return flight is not None and flight.task.number == moment.number
 
     def _finish(self) -> None:
         if getattr(self.experiment.algorithm, "flush_on_stop", False):
@@ -301,8 +316,11 @@ class Simulation:
         proxies = self.place.proxies
         timed = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()} if self._timed else proxies
         options: dict[str, Any] = {"proxies": timed, "plan": experiment.training, "record": self._record}
+        options["given"] = self.given
         if checkpoint:
-            return Coordinator.restore(experiment.algorithm, checkpoint.coordinator, **options)
+            self.given.update(checkpoint.coordinator.given)
+            snapshot = filled(replace(checkpoint.coordinator, given={}))
+            return Coordinator.restore(experiment.algorithm, snapshot, **options)
         with single_threaded(model):
             start = experiment.start.from_samples(model, self.world.proxies(self.seed), self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
@@ -340,13 +358,13 @@ class Simulation:
         self._tick(began)
         self.journal.flush()
         checkpoint = Checkpoint(
-            coordinator=self.coordinator.snapshot(),
+            coordinator=replace(self.coordinator.snapshot(tasks=False), given=self.given.slips),
             now=self.clock.now,
             sequence=self.clock.sequence,
             moments=self.clock.moments(),
             cycles=self.cycles,
-            notebooks=self.notebooks,
-            flights=self.flights,
+            notebooks=self.notebooks.slips,
+            flights=self.flights.slips,
             entries=tuple(self.watch.entries),
             found=self.watch.found,
             true=self.watch.true,
@@ -368,8 +386,9 @@ class Simulation:
             )
         self.journal.cut(checkpoint.journal)
         self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
-        self.cycles, self.notebooks = dict(checkpoint.cycles), dict(checkpoint.notebooks)
-        self.flights, self.totals = dict(checkpoint.flights), checkpoint.totals
+        self.cycles, self.totals = dict(checkpoint.cycles), checkpoint.totals
+        self.notebooks.update(checkpoint.notebooks)
+        self.flights.update(checkpoint.flights)
         self.watch.entries = list(checkpoint.entries)
         self.watch.found, self.watch.true = dict(checkpoint.found), dict(checkpoint.true)
 
@@ -420,9 +439,10 @@ class Simulation:
             "versions": self.coordinator.state.version,
             "late_uploads": totals.late,
             "notes": dict(totals.notes),
-            "workers": self.workers,
+            "executor": self.means.name,
+            "workers": self.means.workers,
             "wall_seconds": round(totals.wall_seconds, 3),
-            "peak_mb": peak_mb(self.workers),
+            "peak_mb": round(peak_mb(resource.RUSAGE_SELF) + self.executor.peak_mb(), 1),
             **({"profile": self._profile()} if self.profile else {}),
         }
 
@@ -430,9 +450,9 @@ class Simulation:
         """Where the time of this session went, part by part."""
         main = self.spent.seconds
         ran = sum(main.values()) - main["starting"]
-        idle = self.workers * ran - sum(self.theirs.values())
+        idle = self.means.workers * ran - sum(self.theirs.values())
         workers = self.theirs | {"waiting": max(0.0, idle)}
-        told = {"main": main} | ({"workers": workers} if self.workers else {})
+        told = {"main": main} | ({"workers": workers} if self.means.workers else {})
         return {who: {part: round(spent, 3) for part, spent in parts.items()} for who, parts in told.items()}
 
 
@@ -440,17 +460,18 @@ def simulate(
     experiment: Experiment,
     *,
     seed: int = 0,
-    workers: int = 0,
     out: Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     link: Callable[[Coordinator], Link] = Direct,
     profile: bool = False,
+    **means: Any,
 ) -> Run | None:
     """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before.
 
-    With `profile`, the summary says where the time went.
+    With `profile`, the summary says where the time went. `means` are the fields of `Means`: workers and so on.
     """
+    Means(**means)  # a wrong choice is refused before there is a folder
     experiment = experiment.planned()
     folder = None
     if out is not None:
@@ -462,17 +483,18 @@ def simulate(
                 return None
         else:
             folder = RunFolder.create(out, config)
+    spill = Means(**means).spill(folder.path if folder else None)
     try:
-        checkpoint = folder.load(Checkpoint) if folder and resume else None
         return Simulation(
             experiment,
             seed,
-            workers=workers,
             folder=folder,
-            checkpoint=checkpoint,
+            checkpoint=folder.load(Checkpoint, spill) if folder and resume else None,
+            spill=spill,
             link=link,
             progress=progress,
             profile=profile,
+            **means,
         ).run()
     finally:
         if folder:
@@ -481,6 +503,10 @@ def simulate(
 
 def _bytes(models: Mapping[ClusterId, Params]) -> int:
     return sum(params.nbytes for params in models.values())
+
+
+def _key(moment: Moment) -> Key:
+    return moment.client, moment.number
 
 
 def _summed(total: Mapping[str, float], new: Mapping[str, float]) -> dict[str, float]:

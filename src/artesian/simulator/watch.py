@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -252,14 +250,6 @@ def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:
 def _largest(mixture: Mixture) -> ClusterId:
     """The cluster with the largest share, the first of equals."""
     return max(mixture, key=lambda k: mixture[k])
-
-
-def peak_mb(workers: int) -> float:
-    """Peak memory of this process and, for each worker, of the largest of them."""
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    each = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if workers else 0
-    unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # macOS counts bytes
-    return round((own + workers * each) / unit, 1)
 
 
 def _mean(cells: list[Cell]) -> float | None:

@@ -1,0 +1,207 @@
+"""Runs on Ray: the same bits as anywhere, whoever dies; one sentence where no cluster is."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from artesian.algorithms import CDFL, FedAvg, FedSoft
+from artesian.errors import NotFinite, SettingError, Unreachable, WorkerLost
+from artesian.simulator import ray as ours
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.run import Simulation, simulate
+from artesian.testing import ToyModel, ToyWorld
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray's own, of pipes to its processes
+RAY = {"workers": 2, "executor": "ray"}
+
+
+def toy(algorithm=None, uploads: int = 40, model=None, **options) -> Experiment:
+    return Experiment(ToyWorld(6), model or ToyModel(), algorithm or CDFL(), uploads=uploads, **options)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    paths = [folder / name for name in ("metrics.csv", "clusters.csv", "journal.jsonl")]
+    return {path.name: path.read_bytes() for path in [*paths, *sorted((folder / "final").iterdir())]}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A session of the caller's own, which runs use and leave as it is."""
+    with ours._cluster(2, "local"):
+        yield
+        assert ray.is_initialized()
+
+
+@pytest.mark.parametrize("algorithm", [CDFL(), FedAvg(clients_per_round=4), FedSoft()])
+def test_actors_find_the_same_bits(cluster, tmp_path, algorithm) -> None:
+    simulate(toy(algorithm), out=tmp_path / "inline")
+    simulate(toy(algorithm), out=tmp_path / "processes", workers=2)
+    run = simulate(toy(algorithm), out=tmp_path / "ray", profile=True, **RAY)
+    assert files(tmp_path / "ray") == files(tmp_path / "inline") == files(tmp_path / "processes")
+    assert (run.summary["executor"], run.summary["workers"]) == ("ray", 2)
+    parts = run.summary["profile"]
+    assert min(parts["workers"][part] for part in ("training", "evaluating", "moving")) > 0
+    assert parts["main"]["moving"] > 0 == parts["main"]["training"]
+
+
+def test_killed_actors_are_replaced_and_the_bits_stay(cluster) -> None:
+    killed = []
+
+    def kill(progress) -> None:
+        if progress.uploads in (7, 8, 20):
+            killed.append(simulation.executor._hands[0])
+            ray.kill(killed[-1].actor)
+
+    simulation, one = Simulation(toy(), 0, progress=kill, **RAY), Simulation(toy(), 0)
+    simulation.run()
+    one.run()
+    assert len(killed) == 3
+    assert simulation.coordinator.digest() == one.coordinator.digest()
+    assert simulation.watch.uploads.rows == one.watch.uploads.rows
+
+
+@dataclass(frozen=True)
+class Fragile(ToyModel):
+    """The first workers that train it end in the middle."""
+
+    folder: str = ""
+
+    def learner(self, x, y):
+        for name in ("first", "second"):
+            if self.folder and not (Path(self.folder) / name).exists():
+                (Path(self.folder) / name).touch()
+                os._exit(1)
+        return super().learner(x, y)
+
+    def __reduce__(self):
+        return Fragile, (os.environ["FRAGILE"],)  # in a worker; here it is safe
+
+
+def test_a_training_lost_in_the_middle_is_done_again(cluster, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FRAGILE", str(tmp_path))
+    simulation, one = Simulation(toy(model=Fragile()), 0, **RAY), Simulation(toy(), 0)
+    simulation.run()
+    one.run()
+    assert (tmp_path / "second").exists()
+    assert simulation.coordinator.digest() == one.coordinator.digest()
+    assert simulation.watch.uploads.rows == one.watch.uploads.rows
+
+
+@dataclass(frozen=True)
+class Killer(ToyModel):
+    """Ends any worker that trains it."""
+
+    home: int = 0  # the process that survives it
+
+    def learner(self, x, y):
+        if os.getpid() != self.home:
+            os._exit(1)
+        return super().learner(x, y)
+
+
+def test_a_training_that_kills_every_actor_ends_the_run(cluster) -> None:
+    with pytest.raises(WorkerLost, match=r"one training lost 3 times .*--resume"):
+        simulate(toy(model=Killer(home=os.getpid())), **RAY)
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A place no worker can settle in."""
+
+    def __reduce__(self):
+        return _refuse, (os.getpid(),)
+
+
+def _refuse(home: int) -> Stranger:
+    raise RuntimeError("this node lacks the data")
+
+
+def test_actors_that_die_at_their_start_end_the_run(cluster) -> None:
+    @dataclass(frozen=True)
+    class Nowhere(ToyModel):
+        stranger: Stranger = Stranger()
+
+    with pytest.raises(WorkerLost, match=r"3 that died at their start .*this node lacks the data"):
+        simulate(toy(model=Nowhere()), **RAY)
+
+
+@dataclass(frozen=True)
+class Refusing(ToyModel):
+    home: int = 0
+
+    def learner(self, x, y):
+        if os.getpid() != self.home:
+            raise NotFinite("data are sound", "others", "look at them")
+        return super().learner(x, y)
+
+
+def test_a_training_that_fails_fails_as_anywhere(cluster) -> None:
+    with pytest.raises(NotFinite, match="data are sound: got others; look at them"):
+        simulate(toy(model=Refusing(home=os.getpid())), **RAY)
+
+
+def test_a_process_is_in_one_cluster(cluster) -> None:
+    with pytest.raises(SettingError, match="a process is in one cluster"):
+        simulate(toy(), ray_address="127.0.0.1:6379", **RAY)
+
+
+def command(*options: str, **environment: str) -> subprocess.CompletedProcess:
+    """In a process of its own: that has no session yet."""
+    given = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", "--set", "uploads=8", "--executor", "ray"]
+    surroundings = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | environment
+    return subprocess.run([*given, *options], capture_output=True, text=True, timeout=240, env=surroundings)
+
+
+def test_a_run_brings_its_own_cluster_and_ends_it_without_a_word() -> None:
+    told = command("--workers", "1", "--json")
+    assert told.returncode == 0
+    assert all(
+        line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines()
+    )  # our progress, no chatter
+    assert '"executor": "ray", "workers": 1' in told.stdout
+
+
+def test_a_run_joins_a_cluster_by_its_address_and_leaves_it(cluster) -> None:
+    address = ray.get_runtime_context().gcs_address
+    told = command("--workers", "1", "--json", "--ray-address", address)
+    assert told.returncode == 0 and '"executor": "ray", "workers": 1' in told.stdout
+    assert all(line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines())
+    told = command("--workers", "3", RAY_ADDRESS=address)
+    assert told.returncode == 2
+    assert told.stderr == f"error: every worker has a CPU of the cluster: got 3 for 2 at {address}; use fewer\n"
+
+
+def test_an_address_nobody_listens_at_is_one_sentence() -> None:
+    told = command("--workers", "1", RAY_ADDRESS="127.0.0.1:1")
+    assert told.returncode == 1
+    assert told.stderr.startswith("error: a Ray cluster answers at its address: got 127.0.0.1:1 (Conn")
+    told = command("--workers", "1", "--ray-address", "nonsense")
+    assert told.returncode == 2 and "host:port" in told.stderr
+
+
+def test_somebody_else_at_the_address_is_one_sentence() -> None:
+    code = (
+        "import sys; from artesian.simulator import ray; ray.JOIN_WITHIN = 1.0; from artesian.cli import main;"
+        " sys.argv = ['artesian', *sys.argv[1:]]; main()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        given = ["simulate", "digits-2", "--executor", "ray", "--workers", "1", "--ray-address", address]
+        told = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=240)
+    assert told.returncode == 1
+    assert f"got {address} (no answer within 1 s)" in told.stderr
+
+
+def test_a_cluster_that_has_no_room_is_not_waited_for(cluster, monkeypatch) -> None:
+    monkeypatch.setattr(ours, "START_WITHIN", 0.1)
+    held = [ray.remote(num_cpus=1)(ours.Worker).remote(None) for _ in range(2)]
+    with pytest.raises((WorkerLost, Unreachable), match="room for one actor"):
+        simulate(toy(), **RAY)
+    for actor in held:
+        ray.kill(actor)
