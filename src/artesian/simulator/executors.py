@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -225,7 +226,7 @@ class Errand(Promise[T_co], Protocol):
     def cancel(self) -> object: ...
 
 
-class Crew:
+class Crew(ABC):
     """Workers elsewhere: trainings are begun ahead, and what they gave is fetched when it is wanted."""
 
     def __init__(self, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> None:
@@ -252,8 +253,9 @@ class Crew:
     def score(self, look: Look) -> Promise[float]:
         return self._send(look)
 
+    @abstractmethod
     def _send(self, work: Work) -> Errand[Any]:
-        raise NotImplementedError
+        """Ask a worker for something."""
 
     def _count(self, parcel: Parcel[Answer[Any]]) -> None:
         """Where the worker's time went."""
