@@ -347,7 +347,8 @@ def test_children_copy_their_parent_and_names_are_never_used_again() -> None:
         federation.step()
     state = federation.coordinator.state
     assert list(state.clusters) == ["k1", "k2"]
-    assert state.clusters["k1"] == parent
+    child = state.clusters["k1"]
+    assert child.params is parent.params and (child.updates, child.updated) == (parent.updates, parent.updated)
     assert (state.clusters["k2"].updates, state.clusters["k2"].updated) == (2, 2)
     assert (state.rounds, state.named, state.fresh_names(1)) == (2, 3, ["k3"])
     federation.restart()
