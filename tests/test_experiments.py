@@ -126,3 +126,10 @@ def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
     assert chosen.planned().algorithm == CDFL(horizon=9)
     plain = replace(experiment, algorithm=FedAsync())
     assert plain.planned() is plain
+
+
+@pytest.mark.parametrize("name", ["digits-2", "flexcfl-synthetic"])
+def test_a_scale_that_an_experiment_does_not_have_is_refused(name) -> None:
+    with pytest.raises(SettingError, match="scale is one the experiment has: got 'huge'"):
+        load(name, ["scale=huge"])
+    assert load(name, ["scale=small"]).world == load(name).world

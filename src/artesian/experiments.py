@@ -50,9 +50,9 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingError("an experiment is a TOML file", f"{error} in {source}", "mend the file") from None
-    tables = scaled(tables, changes)
     if isinstance(changes, str):
         raise SettingError("changes are a list of section.key=value", repr(changes), "put it into a list")
+    tables = scaled(tables, changes)
     for change in changes:
         apply(tables, change)
     return {"name": name, **tables}

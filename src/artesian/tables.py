@@ -49,7 +49,7 @@ def apply(tables: dict[str, Any], change: str) -> None:
 def scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """The tables at the scale that is asked for: what [scales.NAME] says stands above the rest."""
     scales = tables.pop("scales", {})
-    asked = [value for place, value in map(parse_change, changes) if place == "scale"] if scales else []
+    asked = [value for place, value in map(parse_change, changes) if place == "scale"]
     scale = asked[-1] if asked else tables.get("scale")
     if scale is None or (scale == USUAL and scale not in scales):
         return tables
