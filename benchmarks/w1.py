@@ -50,10 +50,17 @@ COMPARISONS = {
 HEAD = ("way", "warm updates/s", "images/s", "whole s", "whole updates/s", "peak MB")
 
 
+MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),  # glibc keeps the memory of a batch for the next one
+    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
+    "MALLOC_TOP_PAD_": str(1 << 28),
+}
+
+
 def surroundings(style: str) -> dict[str, str]:
     """The environment of a measurement: one thread a process; memory kept only where all is tuned."""
-    mine = {name: value for name, value in SURROUNDINGS.items() if style == "tuned" or not name.startswith("MALLOC")}
-    return {**{name: value for name, value in os.environ.items() if name not in SURROUNDINGS}, **mine}
+    others = {name: value for name, value in os.environ.items() if name not in MALLOC}
+    return others | SURROUNDINGS | (MALLOC if style == "tuned" else {})
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from artesian.simulator.start import Start
 from artesian.simulator.world import WORLDS, World
 from artesian.tables import apply, checked, known_keys, named, scaled, settings_of, whole
 
-NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every")
+NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
 MORE = ("evaluate", "target")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
@@ -121,6 +121,7 @@ def simulate(
     executor: str | None = None,
     ray_address: str | None = None,
     memory_limit: float = 1024,
+    profile: bool = False,
     out: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -131,7 +132,8 @@ def simulate(
     `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
     Without one, the rotated digits are the world. `out` is a folder to keep the run in; `link` is how clients
     reach the coordinator. `executor` is inline, processes or ray: by default processes, or inline without `workers`.
-    What is kept for clients beyond `memory_limit` MB lies in a file. None of these changes what a run finds.
+    What is kept for clients beyond `memory_limit` MB lies in a file. With `profile` the summary says where the time
+    went. None of these changes what a run finds.
 
     >>> run = simulate("digits-2", uploads=40)
     >>> run.summary["uploads"]
@@ -159,6 +161,7 @@ def simulate(
         executor=executor,
         ray_address=ray_address,
         memory_limit=memory_limit,
+        profile=profile,
     )
     if run is None:
         raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")

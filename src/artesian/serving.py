@@ -28,7 +28,7 @@ from artesian.server.settings import Settings
 from artesian.server.store import Store, read_store
 from artesian.simulator.executors import single_threaded
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.start import proxy_learners
+from artesian.simulator.start import measuring_learners
 from artesian.tables import checked, imported, parse_change, settings_of
 
 
@@ -158,7 +158,7 @@ def serve_experiment(experiment: Experiment, table: Mapping[str, Any] | None = N
         lambda: Federation(
             model,
             experiment.planned().algorithm,
-            proxy_learners(model, samples),
+            measuring_learners(model, samples, experiment.proxy_sample, told.seed),
             start,
             plan=experiment.training,
             clip=told.clip,

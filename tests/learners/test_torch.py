@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -13,14 +15,13 @@ from artesian.core import Plan
 from artesian.errors import BadData, LayoutError, SettingError, WrongShape
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.params import seal
-from artesian.simulator import executors
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
 from artesian.learners import sources  # noqa: E402
 from artesian.learners import torch as learning  # noqa: E402
-from artesian.learners.torch import TorchLearner, TorchModel, environment, one_thread  # noqa: E402
+from artesian.learners.torch import TorchLearner, TorchModel, one_thread  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -605,8 +606,35 @@ def test_a_device_that_is_not_there_is_named() -> None:
 # surroundings
 
 
-def test_workers_start_in_the_surroundings_torch_wants() -> None:
-    assert environment() == executors.SURROUNDINGS
+BATCHES = """
+import resource, sys, torch
+from artesian.learners.torch import keep_memory
+print(keep_memory() if sys.argv[1] == "kept" else None)
+def batch():
+    return torch.empty(4 << 20).fill_(1.0).sum()
+batch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(8):
+    batch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_memory_is_kept_from_batch_to_batch() -> None:
+    def pages(how: str) -> tuple[str, int]:
+        ran = subprocess.run([sys.executable, "-c", BATCHES, how], capture_output=True, text=True, check=True)
+        said, count = ran.stdout.split()
+        return said, int(count)
+
+    said, kept = pages("kept")
+    if said == "False":
+        pytest.skip("no glibc here")
+    assert kept < 1000 < pages("as it is")[1]  # a batch is 4,096 pages
+
+
+def test_memory_is_left_alone_where_there_is_no_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning.ctypes, "CDLL", lambda _: object())
+    assert learning.keep_memory() is False
 
 
 def test_one_thread_is_given_back() -> None:

@@ -17,6 +17,7 @@ from artesian.algorithms import ALGORITHMS, CDFL, FedAvg, FedBuff, Local
 from artesian.errors import JournalDamaged, NotFinite, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
 from artesian.experiments import load
 from artesian.journal import Journal
+from artesian.serving import serve_experiment
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
@@ -54,6 +55,35 @@ def whole(tmp_path_factory) -> Path:
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
     simulate(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)
+
+
+def test_a_proxy_sample_as_large_as_the_sets_changes_nothing(whole, tmp_path) -> None:
+    simulate(load("digits-4", [*SMALL, "proxy_sample=300"]), seed=1, out=tmp_path / "run")
+    assert files(tmp_path / "run") == files(whole)
+
+
+def test_uploads_are_measured_on_a_proxy_sample(whole, tmp_path) -> None:
+    """Drawn once for a seed, in every process alike; clusters start from the whole sets."""
+    experiment = load("digits-4", [*SMALL, "proxy_sample=20"])
+    for workers in (0, 2):
+        simulate(experiment, seed=1, workers=workers, out=tmp_path / str(workers))
+    assert files(tmp_path / "0") == files(tmp_path / "2") != files(whole)
+    place = Simulation(experiment, 1).place
+    chosen = {k: proxy.x for k, proxy in place.proxies.items()}
+    assert {len(x) for x in chosen.values()} == {20}
+    for name, samples in experiment.world.proxies(1).items():
+        rows = {row.tobytes() for row in samples.x}
+        assert len({row.tobytes() for row in chosen[name]} & rows) == 20
+    served = serve_experiment(experiment, {"seed": 1}).proxies
+    assert all(np.array_equal(served[name].x, x) for name, x in chosen.items())
+    begun = [Simulation(e, 1).coordinator.state.clusters for e in (experiment, load("digits-4", SMALL))]
+    assert all(np.array_equal(a.params, b.params) for a, b in zip(*(c.values() for c in begun), strict=True))
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_proxy_sample_has_a_sample(size) -> None:
+    with pytest.raises(SettingError, match="proxy_sample = .*counted from 1 on"):
+        load("digits-4", [f"proxy_sample={size}"])
 
 
 def test_another_seed_gives_other_bits(whole, tmp_path) -> None:

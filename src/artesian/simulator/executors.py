@@ -39,7 +39,7 @@ from artesian.params import Params
 from artesian.recipes import Fit, recipe
 from artesian.simulator.parcel import Parcel
 from artesian.simulator.spill import Spill
-from artesian.simulator.start import proxy_learners
+from artesian.simulator.start import measuring_learners
 from artesian.simulator.stopwatch import Seconds, Stopwatch
 from artesian.simulator.world import World
 
@@ -52,9 +52,6 @@ SURROUNDINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),  # glibc keeps the memory of a batch for the next one
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-    "MALLOC_TOP_PAD_": str(1 << 28),
 }  # of a worker; they count only when a process starts
 
 
@@ -104,11 +101,12 @@ class Place:
     model: Model
     seed: int
     algorithm: Algorithm | None = None
+    proxy_sample: int | None = None
 
     @cached_property
     def proxies(self) -> dict[ClusterId, Learner]:
-        """The server's proxy sets."""
-        return proxy_learners(self.model, self.world.proxies(self.seed))
+        """What the server measures on."""
+        return measuring_learners(self.model, self.world.proxies(self.seed), self.proxy_sample, self.seed)
 
     @cached_property
     def tests(self) -> dict[ClusterId, Learner]:

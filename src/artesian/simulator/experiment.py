@@ -15,7 +15,7 @@ from artesian.simulator.start import Start
 from artesian.simulator.watch import Evaluate
 from artesian.simulator.world import World
 
-NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every")
+NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,10 @@ class Experiment:
     evaluate: Evaluate = "clusters"  # or "clients": every client, too, on its own test data
     target: float | None = None  # the accuracy of clients whose time is wanted
     snapshot_every: int = 200  # uploads between two snapshots, where there is a run folder
+    proxy_sample: int | None = None  # how many of every proxy set an upload is measured on; None: all
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "rounds", "evaluate_every", "snapshot_every"):
+        for name in ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample"):
             number = getattr(self, name)
             if number is not None and number < 1:
                 raise ValueError(f"{name} = {number}: it is counted from 1 on")

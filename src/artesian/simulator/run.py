@@ -62,7 +62,7 @@ class Simulation:
         self.spent = Stopwatch("starting")
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
         self.world = experiment.world
-        self.place = Place(experiment.world, experiment.model, seed, experiment.algorithm)
+        self.place = Place(experiment.world, experiment.model, seed, experiment.algorithm, experiment.proxy_sample)
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
         self.watch = Watch(

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from artesian.core import ClusterId, Learner, Model, Plan, derive
+from artesian.core import ClusterId, Learner, Model, Plan, derive, generator
 from artesian.params import Params
 from artesian.simulator.data import Samples
 
@@ -16,6 +16,20 @@ from artesian.simulator.data import Samples
 def proxy_learners(model: Model, samples: Mapping[ClusterId, Samples]) -> dict[ClusterId, Learner]:
     """Every proxy set with this model."""
     return {k: model.learner(s.x, s.y) for k, s in samples.items()}
+
+
+def measuring_learners(
+    model: Model, samples: Mapping[ClusterId, Samples], size: int | None, seed: int
+) -> dict[ClusterId, Learner]:
+    """The proxy sets uploads are measured on: whole, or a sample of so many from each."""
+    return proxy_learners(model, {k: _some(s, size, seed, k) for k, s in samples.items()})
+
+
+def _some(samples: Samples, size: int | None, seed: int, cluster: ClusterId) -> Samples:
+    if size is None or size >= len(samples):
+        return samples
+    rows = np.sort(generator(seed, "proxy-sample", cluster).choice(len(samples), size, replace=False))
+    return Samples(samples.x[rows], samples.y[rows])
 
 
 @dataclass(frozen=True)
