@@ -82,7 +82,7 @@ def test_uploads_are_measured_on_a_proxy_sample(whole, tmp_path) -> None:
 
 @pytest.mark.parametrize("size", [0, -3])
 def test_a_proxy_sample_has_a_sample(size) -> None:
-    with pytest.raises(SettingError, match="proxy_sample = .*counted from 1 on"):
+    with pytest.raises(SettingError, match=r"proxy_sample = .*counted from 1 on"):
         load("digits-4", [f"proxy_sample={size}"])
 
 
