@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from rich.table import Table
 
 import artesian
 from artesian.display import COLUMNS, KEYS, err, grouped, out, print_comparison, print_profile, progress_of, show
-from artesian.errors import ArtesianError, SettingError
+from artesian.errors import ArtesianError, FellBack, SettingError
 
 if TYPE_CHECKING:
     from artesian.simulator.experiment import Experiment
@@ -31,11 +32,13 @@ app = typer.Typer(
     epilog="Start with: artesian demo. Then: artesian simulate digits-4 --out runs/first",
 )
 TRACEBACK = "ARTESIAN_TRACEBACK"  # set it to see a failure's whole traceback
+_python_shows = warnings.showwarning
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def main() -> None:
     """Run a command; a failure is one sentence and an exit code, never a traceback."""
+    warnings.showwarning = _show_warning
     try:
         app()
     except ArtesianError as error:
@@ -53,6 +56,14 @@ def main() -> None:
         got = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
         err.print(f"error: something failed: {got}; set {TRACEBACK}=1 to see where", style="red", markup=False)
         sys.exit(1)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """A sentence of ours without the place it comes from; others as Python shows them."""
+    if issubclass(category, FellBack):
+        err.print(f"warning: {message}", style="yellow", markup=False, highlight=False)
+    else:
+        _python_shows(message, category, *where, **more)
 
 
 def _version(wanted: bool) -> None:

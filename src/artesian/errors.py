@@ -37,6 +37,8 @@ ArtesianError
     ├── WrongShape            a vector of another length or dtype
     ├── NotFinite             NaN or Inf in a model, a mixture or a measurement
     └── BadMixture            a mixture with an unknown cluster or a share outside [0, 1]
+
+FellBack is a warning: an option that does not work here was left out.
 """
 
 from __future__ import annotations
@@ -57,6 +59,10 @@ class ArtesianError(Exception):
     def __str__(self) -> str:
         text = f"{self.rule}: got {self.got}" if self.got else self.rule
         return f"{text}; {self.remedy}" if self.remedy else text
+
+
+class FellBack(UserWarning):
+    """An option that does not work here was left out; the run goes on without it."""
 
 
 class UserError(ArtesianError):

@@ -17,7 +17,17 @@ from artesian.learners.networks import NETWORKS, REGRESSIONS
 from artesian.simulator.world import World
 from artesian.tables import checked, imported, known_keys, named, value_of, verified
 
-OPTIONS = ("device", "loss", "task", "share", "frozen", "shape", "scale")  # of a torch model, beside its network's own
+OPTIONS = (
+    "device",
+    "loss",
+    "task",
+    "share",
+    "frozen",
+    "shape",
+    "scale",
+    "precision",
+    "compile",
+)  # of a torch model, beside its network's own
 
 
 def model_of(settings: Mapping[str, Any], world: World) -> Model:

@@ -29,6 +29,7 @@ except ModuleNotFoundError:
 from torch import nn
 from torch.nn import functional
 
+from artesian.learners.forward import PRECISIONS, Passes, Precision, sound
 from artesian.learners.instances import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.optimizers import stepper
 from artesian.learners.sources import Flowing, Resident, Shaping, Source, label_counts, source_over, unordered
@@ -89,12 +90,14 @@ class TorchModel:
     frozen: Sequence[str] = ()  # names or glob patterns
     shape: Sequence[int] | None = None  # of one sample; None: as the data come
     scale: float | None = None  # what inputs are multiplied with; None: 1/255 for uint8, 1 otherwise
+    precision: Precision = "float32"  # or "bfloat16" in forward passes, where the machine can
+    compile: bool = False  # forward passes that nothing is learnt from, where the machine can
 
     def __post_init__(self) -> None:
         if isinstance(self.make, nn.Module) or not callable(self.make):
             got = f"a {type(self.make).__name__}"
             raise SettingError("make is a function that returns a network", got, "pass its class, or a function")
-        for name, known in (("task", TASKS), ("device", DEVICES)):
+        for name, known in (("task", TASKS), ("device", DEVICES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
         if self.loss is not None and not callable(self.loss):
@@ -107,6 +110,15 @@ class TorchModel:
         reduction = getattr(self.loss, "reduction", "none")
         if reduction != "none":
             raise _no_loss(f"{type(self.loss).__name__} with reduction={reduction!r}")
+        self._probe()
+
+    def _probe(self) -> None:
+        """Keep the options that work here; the value that travels to workers has no others."""
+        if self.precision == "float32" and not self.compile:
+            return
+        found = sound({"bfloat16": self.precision == "bfloat16", "compile": self.compile}, self.place.type)
+        object.__setattr__(self, "precision", "bfloat16" if found["bfloat16"] else "float32")
+        object.__setattr__(self, "compile", found["compile"])
 
     @cached_property
     def layout(self) -> Layout:
@@ -124,6 +136,11 @@ class TorchModel:
     def pool(self) -> Pool:
         """The instances of this process."""
         return Pool(lambda: Instance(self._fresh(0), self.layout, self.place))
+
+    @cached_property
+    def passes(self) -> Passes:
+        """How its networks are run in this process."""
+        return Passes(self.precision, self.compile)
 
     @cached_property
     def place(self) -> torch.device:
@@ -284,7 +301,7 @@ class TorchLearner:
         return lambda _: step()
 
     def _mean(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor, weights: np.ndarray | None) -> torch.Tensor:
-        each = self._each(_forward(module, x), y)
+        each = self._each(self.model.passes.learn(module, x), y)
         if not each.requires_grad:
             raise _no_loss("one that no gradient passes through")
         if weights is None:
@@ -321,7 +338,8 @@ class TorchLearner:
             instance.load(params, self.home)
             instance.module.eval()
             with torch.inference_mode():
-                return [see(_forward(instance.module, x), y) for _, x, y in self.source.ordered(what)]
+                passes, module = self.model.passes, instance.module
+                return [see(passes.look(module, x), y) for _, x, y in self.source.ordered(what)]
 
     def _says(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probabilities, or numbers."""
@@ -353,22 +371,6 @@ class TorchLearner:
         if mask is not None and (np.shape(mask) != (layout.size,) or np.asarray(mask).dtype != np.bool_):
             got = f"{np.asarray(mask).dtype} of shape {np.shape(mask)}"
             raise WrongShape(f"a mask is {layout.size} booleans", got, "make it as long as a model")
-
-
-def _forward(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    try:
-        output = module(x)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, ValueError, IndexError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise BadData(
-            f"the network takes batches of shape {tuple(x.shape)}", reason, "check the data, shape and the network"
-        ) from error
-    if not isinstance(output, torch.Tensor) or not output.ndim or len(output) != len(x):
-        got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
-        raise BadData(f"the network answers {len(x)} samples with as many rows", got, "mend its forward")
-    return output
 
 
 def _squares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
