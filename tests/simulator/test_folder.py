@@ -15,7 +15,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from artesian.errors import BadFormat, ResumeMismatch, RunExists, StorageError, UnknownFormat
-from artesian.simulator.folder import RunFolder, Table, configuration
+from artesian.simulator.folder import RunFolder, configuration
+from artesian.simulator.table import Table
 
 COLUMNS = ("upload", "loss", "client")
 
@@ -49,8 +50,8 @@ def test_a_table_goes_on_where_it_was_left(tmp_path: Path) -> None:
         table.add(*row)
     length = table.flush()
     again = Table(COLUMNS, path, length)
-    assert again.rows == rows
-    assert [type(cell) for row in again.rows for cell in row] == [type(cell) for row in rows for cell in row]
+    assert list(again) == rows
+    assert [type(cell) for row in again for cell in row] == [type(cell) for row in rows for cell in row]
     again.add(6, 0.5, "z")
     again.flush()
     assert path.read_bytes().endswith(b"5,inf,y\r\n6,0.5,z\r\n")
@@ -64,7 +65,7 @@ def test_rows_written_after_a_snapshot_are_forgotten(tmp_path: Path) -> None:
     table.add(2, 0.5, "forgotten, and longer than what comes next")
     table.flush()
     again = Table(COLUMNS, path, length)
-    assert again.rows == [(1, 0.5, "kept")]
+    assert list(again) == [(1, 0.5, "kept")]
     again.add(2, 0.25, "new")
     again.flush()
     assert path.read_bytes() == b"upload,loss,client\r\n1,0.5,kept\r\n2,0.25,new\r\n"
@@ -105,8 +106,21 @@ def test_a_table_without_a_file_lives_in_memory() -> None:
     table.add(1, None, "a")
     table.flush()
     arrays = table.arrays()
-    assert table.rows == [(1, None, "a")]
+    assert list(table) == [(1, None, "a")]
     assert arrays["upload"].tolist() == [1] and np.isnan(arrays["loss"]).all() and arrays["client"].tolist() == ["a"]
+
+
+def test_a_table_in_a_file_keeps_no_rows_and_gives_the_same_arrays(tmp_path: Path) -> None:
+    rows = [(1, 0.5, "a"), (2, None, "b"), (3, 2.0, "a")]
+    filed, kept = Table(COLUMNS, tmp_path / "t.csv"), Table(COLUMNS)
+    for row in rows:
+        filed.add(*row)
+        kept.add(*row)
+    assert list(filed) == rows and filed._kept == []
+    for name in COLUMNS:
+        one, other = filed.arrays()[name], kept.arrays()[name]
+        assert one.dtype == other.dtype and np.array_equal(one, other, equal_nan=name == "loss")
+    assert filed.arrays()["upload"].dtype == np.int64 and filed.arrays()["loss"].dtype == np.float64
 
 
 def test_an_empty_table_has_empty_columns() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import math
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -20,75 +17,9 @@ from artesian.codec import FORMAT, check_format, encode_arrays, from_tree, gathe
 from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
 from artesian.journal import Journal, Vault, lock_file, storage, write_file
 from artesian.simulator.spill import Spill, Ticket
+from artesian.simulator.table import Table
 
 T = TypeVar("T")
-Cell = int | float | str | None
-TEXT = ("client", "cluster")  # columns that hold names, whatever they look like
-
-
-class Table:
-    """Rows of numbers, in memory and, where there is a path, in a CSV file."""
-
-    def __init__(self, columns: Sequence[str], path: Path | None = None, length: int = 0) -> None:
-        """Begin a table, or go on with the first `length` bytes of one. Columns in TEXT hold text."""
-        self.columns, self.path = tuple(columns), path
-        self.rows: list[tuple[Cell, ...]] = []
-        self._written, self._unwritten = length, io.StringIO(newline="")
-        if length:
-            self.rows = self._reread(length)
-        else:
-            csv.writer(self._unwritten).writerow(self.columns)
-            if path is not None:
-                with storage(path):
-                    path.write_bytes(b"")
-
-    def add(self, *cells: Cell) -> None:
-        """Add a row; None is an empty cell."""
-        self.rows.append(cells)
-        if self.path is not None:
-            csv.writer(self._unwritten).writerow("" if cell is None else cell for cell in cells)
-
-    def flush(self) -> int:
-        """Write what is new, durably; return the length of the file."""
-        data = self._unwritten.getvalue().encode()
-        if self.path is not None and data:
-            with storage(self.path), open(self.path, "r+b") as file:
-                file.truncate(self._written)
-                file.seek(self._written)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            self._written += len(data)
-            self._unwritten = io.StringIO(newline="")
-        return self._written
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """One array per column; empty cells are NaN."""
-        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.columns)
-        return {
-            name: np.array([math.nan if cell is None else cell for cell in column])
-            for name, column in zip(self.columns, columns, strict=True)
-        }
-
-    def _reread(self, length: int) -> list[tuple[Cell, ...]]:
-        assert self.path is not None
-        with storage(self.path):
-            data = self.path.read_bytes()[:length]
-        if len(data) != length:
-            raise StorageError(f"{self.path.name} holds {length} bytes at least", str(len(data)), "restore the file")
-        rows = list(csv.reader(io.StringIO(data.decode(), newline="")))[1:]
-        return [tuple(_cell(*cell) for cell in zip(self.columns, row, strict=True)) for row in rows]
-
-
-def _cell(column: str, text: str) -> Cell:
-    if not text or column in TEXT:
-        return text or None
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
 
 
 class RunFolder:

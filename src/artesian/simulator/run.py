@@ -19,13 +19,14 @@ from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.executors import Done, Executor, Job, Key, Means, Place, peak_mb, single_threaded, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
-from artesian.simulator.folder import RunFolder, Table, configuration
+from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
 from artesian.simulator.result import Run
 from artesian.simulator.shifts import changed
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
+from artesian.simulator.table import Table
 from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds

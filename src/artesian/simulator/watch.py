@@ -14,8 +14,8 @@ from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
 from artesian.engine import Coordinator
 from artesian.recipes import recipe
 from artesian.simulator.executors import Look, Place, Promise
-from artesian.simulator.folder import Cell, Table
 from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
+from artesian.simulator.table import Cell, Table
 
 UPLOADS = (
     "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform"
@@ -105,7 +105,7 @@ class Watch:
         self.judge: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
         self._rows: deque[Row] = deque()  # in the order they will have
         self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
-        self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads.rows}
+        self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
 
     @property
@@ -197,15 +197,19 @@ class Watch:
 
     def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
         """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
-        last = list({row[2]: row for row in self.uploads.rows}.values())
+        last = list({row[2]: row for row in self.uploads}.values())
         learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
         since = uploads - len(self.place.world.names)
-        recent = [row[3] for row in self.looks.rows if int(row[0] or 0) > since]
+        recent, final = [], deque[Cell](maxlen=len(self.names))
+        for upload, _, _, score in self.looks:
+            final.append(score)
+            if int(upload or 0) > since:
+                recent.append(score)
         return {
             "client_before": _mean([row[6] for row in last]),
             "client_after": _mean([row[7] for row in last]),
             "cluster": _mean(recent) if learnt else None,
-            "cluster_final": _mean([row[3] for row in self.looks.rows[-len(self.names) :]]) if learnt else None,
+            "cluster_final": _mean(list(final)) if learnt else None,
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in last]),
             **self._summary_of_clients(target),
@@ -213,7 +217,7 @@ class Watch:
 
     def _summary_of_clients(self, target: float | None) -> dict[str, Any]:
         """Clusters against true groups at the end; how clients do, and when they did as well."""
-        rows = self.clients.rows
+        rows = list(self.clients)
         judged = [row for row in rows if row[6] is not None]
         times, scores = [float(row[1] or 0) for row in judged], [float(row[6] or 0) for row in judged]
         weighted = [float(row[7] or 0) for row in judged]

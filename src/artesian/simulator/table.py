@@ -1,0 +1,104 @@
+"""Tables of a run: rows are written as they come, and read again from the file where there is one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from artesian.errors import StorageError
+from artesian.journal import storage
+
+Cell = int | float | str | None
+Row = tuple[Cell, ...]
+TEXT = ("client", "cluster")  # columns that hold names, whatever they look like
+
+
+class Table:
+    """Rows of numbers and names, in a CSV file or, where there is no path, in memory."""
+
+    def __init__(self, columns: Sequence[str], path: Path | None = None, length: int = 0) -> None:
+        """Begin a table, or go on with the first `length` bytes of one. Columns in TEXT hold text."""
+        self.columns, self.path = tuple(columns), path
+        self._kept: list[Row] = []  # where there is no file
+        self._written, self._unwritten = length, io.StringIO(newline="")
+        if length:
+            self._cut(length)
+            return
+        csv.writer(self._unwritten).writerow(self.columns)
+        if path is not None:
+            with storage(path):
+                path.write_bytes(b"")
+
+    def add(self, *cells: Cell) -> None:
+        """Add a row; None is an empty cell."""
+        if self.path is None:
+            self._kept.append(cells)
+        else:
+            csv.writer(self._unwritten).writerow("" if cell is None else cell for cell in cells)
+
+    def flush(self) -> int:
+        """Write what is new, durably; return the length of the file."""
+        data = self._unwritten.getvalue().encode()
+        if self.path is not None and data:
+            with storage(self.path), open(self.path, "r+b") as file:
+                file.truncate(self._written)
+                file.seek(self._written)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            self._written += len(data)
+            self._unwritten = io.StringIO(newline="")
+        return self._written
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every row; those in a file are read one by one."""
+        if self.path is None:
+            yield from self._kept
+            return
+        self.flush()
+        with storage(self.path), open(self.path, encoding="utf-8", newline="") as file:
+            rows = csv.reader(file)
+            next(rows)
+            for row in rows:
+                yield tuple(_cell(*cell) for cell in zip(self.columns, row, strict=True))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """One array per column; empty cells are NaN."""
+        columns: list[array[float] | list[Cell]] = [[] if name in TEXT else array("d") for name in self.columns]
+        whole = [name not in TEXT for name in self.columns]  # columns without a fraction so far
+        for row in self:
+            for i, (column, cell) in enumerate(zip(columns, row, strict=True)):
+                column.append(math.nan if cell is None else cell)  # type: ignore[arg-type]
+                whole[i] &= isinstance(cell, int)
+        return {
+            name: np.array(column, np.int64 if number and len(column) else None)
+            for name, column, number in zip(self.columns, columns, whole, strict=True)
+        }
+
+    def _cut(self, length: int) -> None:
+        """Drop what was written after these bytes, for it will be written again."""
+        assert self.path is not None
+        with storage(self.path):
+            there = self.path.stat().st_size
+            if there >= length:
+                os.truncate(self.path, length)
+        if there < length:
+            raise StorageError(f"{self.path.name} holds {length} bytes at least", str(there), "restore the file")
+
+
+def _cell(column: str, text: str) -> Cell:
+    if not text or column in TEXT:
+        return text or None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
