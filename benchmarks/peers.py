@@ -132,7 +132,23 @@ def describe(bench: Bench, found: Mapping[tuple[str, str], Sequence[Outcome]], m
     for (name, style), runs in sorted(found.items(), key=lambda item: STYLES.index(item[0][1])):
         rows.append(row(f"{name}, {style}", bench.updates if name in OURS else turns * cohort, runs))
     rows += [[f"{name}: not installed, {reason}", *NOTHING] for name, reason in missing.items()]
-    return table(("whole process", "s", "updates/s", "images/s", "peak MB"), rows)
+    whole = table(("whole process", "s", "updates/s", "images/s", "peak MB"), rows)
+    return f"{whole}\n\n{table(('artesian to', 'updates/s', 'peak memory'), ratios(bench.updates, found))}"
+
+
+def ratios(updates: int, found: Mapping[tuple[str, str], Sequence[Outcome]]) -> list[list[str]]:
+    """Artesian beside each of the others, neighbour by neighbour."""
+    turns, cohort = rounds(updates)
+    rows = []
+    for (name, style), runs in sorted(found.items(), key=lambda item: STYLES.index(item[0][1])):
+        ours = found["artesian", style]
+        if name == "artesian" or any(run.failure for run in (*runs, *ours)):
+            continue
+        more = 1.0 if name in OURS else updates / (turns * cohort)  # a last round may be more than was asked for
+        faster = [more * theirs.seconds / mine.seconds for mine, theirs in zip(ours, runs, strict=True)]
+        memory = [mine.peak_mb / theirs.peak_mb for mine, theirs in zip(ours, runs, strict=True)]
+        rows.append([f"{name}, {style}", spread(faster), spread(memory)])
+    return rows
 
 
 def row(name: str, updates: int, runs: Sequence[Outcome]) -> list[str]:

@@ -4,6 +4,7 @@ Run `python benchmarks/scaling.py`. Every figure comes from a process of its own
 largest. The tables are:
 
 * `workers`: W1 with one worker and with more, beside the bare loop's own growth.
+* `ray`: W1 on Ray, one node, beside processes; Ray has an environment of its own, as peers have.
 * `clusters`: what folding and distances are of one upload of CDFL, K from 2 to 16, at 582,026 parameters: training on
   1,250 images and estimating on K proxy sets of 1,000, each on one core.
 * `sizes`: the same for K = 4 at 0.58 and 11.2 million parameters.
@@ -23,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from measuring import HERE, Outcome, machine, number, rate, run, say, spread, table
+from peers import NotInstalled, Peer, environment, installed
 from w1 import SIDES, Bench, at_least, options, prepared, surroundings
 from w1_run import Order
 
 LIMIT = 1200.0
+RAY = Peer("ray", "ray>=2.60,<3", "")
 CLUSTERS = (2, 4, 8, 16)
 CLIENTS = (100, 1000, 10_000)
 EVENTS = (1000, 10_000)
@@ -94,6 +97,34 @@ def growth_row(
     )
     ratios = [a / b for a, b in zip(ours, bare, strict=True)]
     return [str(count), spread(ours), spread(grown), spread(bare), spread(bare_grown), spread(ratios)]
+
+
+def ray(plan: Plan, data: Path) -> str:
+    """W1, plain, on Ray's actors and in processes."""
+    try:
+        python = environment(RAY)
+    except NotInstalled as error:
+        return f"Ray is not installed: {error}"
+    bench = Bench(data, plan.updates, plan.repeats, plan.workers)
+    runs: dict[str, list[Outcome]] = {"ray": [], "processes": []}
+    for repeat in range(plan.repeats):
+        for name, found in runs.items():
+            say(f"{name}, run {repeat + 1} of {plan.repeats}")
+            order = replace(Order("plain"), workers=plan.workers, executor=name)
+            found.append(bench.measure("artesian", order, python))
+    warm = {name: [rate(one.told["stamps"]) for one in found] for name, found in runs.items()}
+    rows = [
+        [
+            name,
+            spread(warm[name]),
+            spread([a / b for a, b in zip(warm[name], warm["processes"], strict=True)]),
+            spread([one.seconds for one in found]),
+            spread([one.peak_mb for one in found]),
+        ]
+        for name, found in runs.items()
+    ]
+    told = table(("executor", "warm updates/s", "to processes", "whole s", "peak MB"), rows)
+    return f"Ray {installed(python, RAY.package)}, {plan.workers} actors on one node, started by the run.\n\n{told}"
 
 
 def clusters(plan: Plan, data: Path) -> str:
@@ -182,6 +213,7 @@ def journal(plan: Plan, data: Path) -> str:
 
 SECTIONS: dict[str, Callable[[Plan, Path], str]] = {
     "workers": workers,
+    "ray": ray,
     "clusters": clusters,
     "sizes": sizes,
     "clients": clients,
@@ -189,6 +221,7 @@ SECTIONS: dict[str, Callable[[Plan, Path], str]] = {
 }
 TITLES = {
     "workers": "Workers",
+    "ray": "Ray on one node",
     "clusters": "Clusters: the parts of one upload of CDFL, one core",
     "sizes": "The size of the model, four clusters",
     "clients": "Clients, with a model of three weights",
@@ -215,7 +248,7 @@ def main() -> None:
     names = given.only or list(SECTIONS)
     print(f"{machine('benchmarks/scaling.py')}\n", flush=True)
     with ExitStack() as stack:
-        data = stack.enter_context(prepared())[0] if "workers" in names else Path()
+        data = stack.enter_context(prepared())[0] if {"workers", "ray"} & set(names) else Path()
         sections(Plan(given.updates, given.repeats, given.workers, given.uploads), names, data)
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from measuring import HERE, Outcome, cores, machine, rate, run, say, spread, table
 from w1_run import Order
 
+import artesian
 from artesian.errors import MissingData
 from artesian.simulator.data import images
 from artesian.simulator.executors import SURROUNDINGS
@@ -72,11 +73,13 @@ class Bench:
     repeats: int = 3
     workers: int = 2
 
-    def measure(self, way: str, order: Order) -> Outcome:
+    def measure(self, way: str, order: Order, python: Path = Path(sys.executable)) -> Outcome:
         """One process from beginning to end."""
         order = replace(order, updates=self.updates)
-        command = [sys.executable, str(HERE / "w1_run.py"), way, json.dumps(asdict(order))]
-        env = {**surroundings(order.style), DATA: str(self.data)}
+        command = [str(python), str(HERE / "w1_run.py"), way, json.dumps(asdict(order))]
+        env = {**surroundings(order.style), DATA: str(self.data), "RAY_TMPDIR": str(self.data.parent)}
+        if python != Path(sys.executable):
+            env["PYTHONPATH"] = str(Path(artesian.__file__).parents[1])  # an installation in place is not seen there
         if way == "naive":
             env.pop("OMP_NUM_THREADS")  # one process has all cores
         found = run(command, env, LIMIT)

@@ -30,6 +30,7 @@ class Order:
     clusters: int = 0  # 0: FedAsync; otherwise CDFL with so many
     changed: float = 0.0  # clusters that a fold changes, which a bare loop then looks at anew
     evaluating: bool = False  # as a preset does: 200 images before and after, 500 every 20 uploads
+    executor: str = "processes"  # of Artesian
 
     def __post_init__(self) -> None:
         if self.updates < 2 or self.workers < 1:
@@ -67,7 +68,11 @@ def artesian(order: Order) -> dict[str, Any]:
     )
     stamps: list[float] = []
     simulation = Simulation(
-        experiment.planned(), 0, workers=order.workers, progress=lambda _: stamps.append(time.monotonic())
+        experiment.planned(),
+        0,
+        workers=order.workers,
+        executor=order.executor,
+        progress=lambda _: stamps.append(time.monotonic()),
     )
     simulation.run()
     changes = sum(cluster.updates for cluster in simulation.coordinator.state.clusters.values())

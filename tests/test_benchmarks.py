@@ -169,6 +169,22 @@ def test_a_peer_that_fails_is_named_with_the_reason() -> None:
     assert "| pfl-research: not installed, no matching distribution | - | - | - | - |" in text
 
 
+def test_peers_are_compared_neighbour_by_neighbour() -> None:
+    from measuring import Outcome
+    from peers import ratios
+
+    found = {
+        ("artesian", "plain"): [Outcome(10.0, 50.0), Outcome(20.0, 50.0)],
+        ("naive", "plain"): [Outcome(20.0, 25.0), Outcome(20.0, 25.0)],
+        ("Flower 1.41.0", "plain"): [Outcome(30.0, 100.0), Outcome(60.0, 200.0)],
+        ("pfl-research 0.6", "plain"): [Outcome(1.0, 1.0, failure="killed")],
+    }
+    assert ratios(25, found) == [
+        ["naive, plain", "1.50 (1.00..2.00)", "2.00 (2.00..2.00)"],
+        ["Flower 1.41.0, plain", "2.50 (2.50..2.50)", "0.38 (0.25..0.50)"],
+    ]  # Flower made 30 updates where 25 were asked for
+
+
 def test_growth_and_parts_are_shares_of_the_right_whole() -> None:
     from scaling import growth_row, parts_row, spread_small
 
