@@ -119,6 +119,8 @@ def test_the_lists_are_json_too() -> None:
     assert names == sorted(ALGORITHMS)
     assert [row["name"] for row in json.loads(artesian("presets", "--json").stdout)] == list(presets())
     assert "fedbuff" in artesian("algorithms").stdout
+    summaries = {row["summary"] for row in json.loads(artesian("algorithms", "--json").stdout)}
+    assert len(summaries) == len(names)  # each says something of its own
     assert "digits-4" in artesian("presets").stdout
 
 

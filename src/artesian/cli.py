@@ -482,10 +482,11 @@ def _algorithms() -> Mapping[str, Any]:
 def _algorithm(kind: Any) -> dict[str, Any]:
     from dataclasses import fields
 
-    module = sys.modules[kind.__module__].__doc__ or ""
+    alone = [k.__module__ for k in _algorithms().values()].count(kind.__module__) == 1
+    about = sys.modules[kind.__module__].__doc__ if alone else kind.__doc__  # a method and its other form differ
     return {
         "name": kind.name,
-        "summary": module.splitlines()[0].rstrip("."),
+        "summary": (about or "").splitlines()[0].rstrip("."),
         "pace": type(kind().pace()).__name__.lower(),
         "settings": {f.name: f.default for f in fields(kind)},
     }

@@ -53,7 +53,7 @@ ROUNDS = 50_000  # the paper's R_end
 
 @dataclass(frozen=True)
 class CASA(Algorithm):
-    """Asynchronous clusters that split where their members differ."""
+    """CASA (KDD 2024): asynchronous clusters that split where their members differ."""
 
     name: ClassVar[str] = "casa"
     alpha0: float = 2.0  # alpha_0, the rate before size and time lower it

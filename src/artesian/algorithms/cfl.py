@@ -80,7 +80,7 @@ class _Splitting(Algorithm):
 
 @dataclass(frozen=True)
 class CFL(_Splitting):
-    """Rounds; every cluster takes the mean change of its own members, and splits where they disagree."""
+    """CFL (Sattler et al. 2019), in rounds: a cluster takes its members' mean change, and splits where they disagree."""
 
     name: ClassVar[str] = "cfl"
     clients_per_round: int | None = None  # None: everybody
@@ -147,7 +147,7 @@ class CFL(_Splitting):
 
 @dataclass(frozen=True)
 class CFLAsync(_Splitting):
-    """A stream; every upload moves its cluster at once, and the test is made with everybody's newest change."""
+    """CFL as a stream: every upload moves its cluster at once, and the test is made with everybody's newest change."""
 
     name: ClassVar[str] = "cfl-async"
     needs_given = True

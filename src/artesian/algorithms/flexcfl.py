@@ -52,7 +52,7 @@ PRETRAINING = 0.1  # of a usual training, in virtual time
 
 @dataclass(frozen=True)
 class FedGroup(Algorithm):
-    """Groups by direction; whoever has a group stays in it."""
+    """FedGroup (Duan et al. 2021): groups by direction; whoever has a group stays in it."""
 
     name: ClassVar[str] = "fedgroup"
     migrates: ClassVar[bool] = False
@@ -256,7 +256,7 @@ class FedGroup(Algorithm):
 
 @dataclass(frozen=True)
 class FlexCFL(FedGroup):
-    """Groups by direction; whoever's labels change looks for its group again."""
+    """FlexCFL (Duan et al. 2022): groups by direction; whoever's labels change looks for its group again."""
 
     name: ClassVar[str] = "flexcfl"
     migrates: ClassVar[bool] = True

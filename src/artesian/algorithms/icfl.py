@@ -96,7 +96,7 @@ class _Connected(Algorithm):
 
 @dataclass(frozen=True)
 class ICFL(_Connected):
-    """Rounds; ICFL (reconstructed): place, halve, then average inside every cluster."""
+    """ICFL (reconstructed), in rounds: place, halve, then average inside every cluster."""
 
     name: ClassVar[str] = "icfl"
     usual: ClassVar[int] = 500
@@ -120,7 +120,7 @@ class ICFL(_Connected):
 
 @dataclass(frozen=True)
 class ICFLAsync(_Connected):
-    """A stream; ICFL (reconstructed): place, halve, then move the uploader's cluster."""
+    """ICFL (reconstructed) as a stream: place, halve, then move the uploader's cluster."""
 
     name: ClassVar[str] = "icfl-async"
     usual: ClassVar[int] = 50_000
