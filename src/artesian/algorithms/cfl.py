@@ -80,7 +80,7 @@ class _Splitting(Algorithm):
 
 @dataclass(frozen=True)
 class CFL(_Splitting):
-    """CFL (Sattler et al. 2019), in rounds: a cluster takes its members' mean change, and splits where they disagree."""
+    """CFL (Sattler et al. 2019) in rounds: a cluster takes its members' mean change, and splits where they disagree."""
 
     name: ClassVar[str] = "cfl"
     clients_per_round: int | None = None  # None: everybody
