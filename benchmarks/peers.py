@@ -95,12 +95,14 @@ def measure(bench: Bench, python: Path, peer: Peer, style: str) -> Outcome:
     return run(command, {**surroundings(style), **QUIET, **own}, LIMIT)
 
 
-def compare(bench: Bench, names: Sequence[str]) -> tuple[dict[tuple[str, str], list[Outcome]], dict[str, str]]:
+def compare(
+    bench: Bench, names: Sequence[str], styles: Sequence[Literal["plain", "tuned"]] = STYLES
+) -> tuple[dict[tuple[str, str], list[Outcome]], dict[str, str]]:
     """All of them in turn, again and again; and what could not be installed, with the reason."""
     pythons, missing = _environments(names)
     found: dict[tuple[str, str], list[Outcome]] = {}
     for repeat in range(bench.repeats):
-        for style in STYLES:
+        for style in styles:
             for name in (*OURS, *pythons):
                 if any(run.failure for run in found.get((name, style), ())):
                     continue  # once is enough
