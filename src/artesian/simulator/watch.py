@@ -13,9 +13,10 @@ import numpy as np
 from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
 from artesian.engine import Coordinator
 from artesian.recipes import recipe
-from artesian.simulator.executors import Look, Place, Promise
+from artesian.simulator.executors import Promise
 from artesian.simulator.folder import Cell, Table
 from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
+from artesian.simulator.place import Look, Place
 
 UPLOADS = (
     "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform"
