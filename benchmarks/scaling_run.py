@@ -23,9 +23,9 @@ from artesian.engine import Coordinator
 from artesian.journal import Journal
 from artesian.params import Layout, Params, combine, distance, seal
 from artesian.simulator.checkpoint import Checkpoint
-from artesian.simulator.executors import single_threaded
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.run import Progress, Simulation
+from artesian.simulator.worker import single_threaded
 from artesian.testing import ToyLearner, ToyModel, ToyWorld
 
 SHAPES = {"cnn": (1, 28, 28), "resnet18": (3, 32, 32)}

@@ -42,7 +42,7 @@ from artesian.learners.arrays import Perceptron
 from artesian.pace import Stream
 from artesian.params import Layout, Params, seal
 from artesian.server.federation import Federation
-from artesian.simulator.executors import single_threaded
+from artesian.simulator.worker import single_threaded
 
 CLUSTERS = 4
 SIZES = {"2.3 MB": (4536, 128), "45 MB": (11405, 1024)}  # features and hidden units: 582,026 and 11,689,994 parameters

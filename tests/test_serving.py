@@ -11,8 +11,8 @@ from artesian.server.guard import Tokens
 from artesian.server.service import Service
 from artesian.server.store import Store
 from artesian.serving import load, serve_experiment
-from artesian.simulator.executors import single_threaded
 from artesian.simulator.run import Simulation
+from artesian.simulator.worker import single_threaded
 from artesian.testing import Federation as Toy
 from artesian.testing import ToyModel, ToyWorld
 

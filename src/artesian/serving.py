@@ -26,9 +26,9 @@ from artesian.server.log import start_logging
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.store import Store, read_store
-from artesian.simulator.executors import single_threaded
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.start import measuring_learners
+from artesian.simulator.worker import single_threaded
 from artesian.tables import checked, imported, parse_change, settings_of
 
 

@@ -13,7 +13,7 @@ from artesian.engine import Coordinator
 from artesian.errors import StoreDamaged
 from artesian.server.federation import Federation
 from artesian.server.store import Store
-from artesian.simulator.executors import single_threaded
+from artesian.simulator.worker import single_threaded
 
 Identity = tuple[ClientId, int]  # of an upload: client and number
 

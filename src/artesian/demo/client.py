@@ -20,7 +20,7 @@ from artesian.connecting import connect
 from artesian.core import Notebook, Task, generator
 from artesian.demo.world import SEED, experiment, listen
 from artesian.errors import ArtesianError
-from artesian.simulator.executors import Job, Place
+from artesian.simulator.place import Job, Place
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Data sets as arrays, read once per process.
+"""Data sets as arrays, read once for all processes of a run, and read-only.
 
 A set is `digits` (bundled with scikit-learn), `fashion-mnist` or `mnist` (four idx files in a folder), one of a few
 .npz files by name, any .npz file, a folder of images with one folder for each class, or `module:name` for anything
@@ -15,7 +15,6 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from artesian.errors import MissingData, MissingExtra, SettingError
+from artesian.simulator.blocks import once
 from artesian.simulator.pixels import resized
 
 VARIABLE = "ARTESIAN_DATA"  # a folder in which data are looked for
@@ -76,7 +76,7 @@ def classes_of(name: str) -> int:
     return int(y.max()) + 1
 
 
-@lru_cache(maxsize=4)
+@once(4)
 def images(name: str) -> Images:
     """The images of a data set."""
     plain, _, side = name.rpartition("@")

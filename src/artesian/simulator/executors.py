@@ -4,145 +4,39 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from artesian.core import (
-    Algorithm,
-    ClientId,
-    ClusterId,
-    Ensemble,
-    Evidence,
-    Given,
-    Learner,
-    Mixture,
-    Model,
-    Notebook,
-    Receipt,
-    Task,
-    Upload,
-)
-from artesian.errors import MissingExtra, SettingError, WorkerLost, nearest
+from artesian.errors import SettingError, WorkerLost, nearest
 from artesian.params import Params
-from artesian.recipes import Fit, recipe
+from artesian.simulator.blocks import made
 from artesian.simulator.parcel import Parcel
+from artesian.simulator.place import Done, Job, Key, Look, Place, Work
 from artesian.simulator.spill import Spill
-from artesian.simulator.start import measuring_learners
-from artesian.simulator.stopwatch import Seconds, Stopwatch
-from artesian.simulator.world import World
+from artesian.simulator.stopwatch import Stopwatch
+from artesian.simulator.worker import ENDINGS, Answer, do, settle_in_process
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 EXECUTORS = ("inline", "processes", "ray")
-Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
 SURROUNDINGS = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }  # of a worker; they count only when a process starts
-
-
-@dataclass(frozen=True)
-class Job:
-    """One training: all it depends on besides the place it runs at."""
-
-    client: ClientId
-    cycle: int
-    task: Task
-    notebook: Notebook
-    receipt: Receipt | None = None  # with it, the upload is measured where it was made
-
-    @property
-    def key(self) -> Key:
-        return self.client, self.task.number
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a training gave."""
-
-    fit: Fit
-    before: float | None  # score of what the client trained, on its own test data; None: it only estimated
-    mixture: Mixture  # the true one of its data
-    evidence: Evidence | None = None  # of the upload; None: not measured yet
-
-
-@dataclass(frozen=True)
-class Look:
-    """One score: models, and whose test data they meet."""
-
-    ensemble: Ensemble
-    cluster: ClusterId = ""
-    client: ClientId = ""  # a client's data of one cycle, instead of a cluster's
-    cycle: int = 0
-
-
-Work = Job | Look
-
-
-@dataclass(frozen=True)
-class Place:
-    """What every worker knows: where data come from, what learns from them, and how uploads are measured."""
-
-    world: World
-    model: Model
-    seed: int
-    algorithm: Algorithm | None = None
-    proxy_sample: int | None = None
-
-    @cached_property
-    def proxies(self) -> dict[ClusterId, Learner]:
-        """What the server measures on."""
-        return measuring_learners(self.model, self.world.proxies(self.seed), self.proxy_sample, self.seed)
-
-    @cached_property
-    def tests(self) -> dict[ClusterId, Learner]:
-        """The test data of every cluster."""
-        return {k: self.model.learner(s.x, s.y) for k, s in self.world.tests(self.seed).items()}
-
-    def perform(self, job: Job, spent: Stopwatch | None = None) -> Done:
-        """Follow the task's recipe on the client's data; measure and score what came out."""
-        spent = spent or Stopwatch()
-        with spent.part("training"):
-            visit = self.world.visit(self.seed, job.client, job.cycle)
-            learner = self.model.learner(visit.train.x, visit.train.y)
-            fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
-        if not fit.trained:
-            return Done(fit, None, visit.mixture)
-        with spent.part("evaluating"):
-            before = self.model.learner(visit.test.x, visit.test.y).score(fit.trained)
-        with spent.part("measuring"):
-            evidence = self._measured(fit.upload, job.receipt)
-        return Done(fit, before, visit.mixture, evidence)
-
-    def score(self, look: Look, spent: Stopwatch) -> float:
-        """How well models do on test data."""
-        with spent.part("evaluating"):
-            if not look.client:
-                return self.tests[look.cluster].score(look.ensemble)
-            test = self.world.visit(self.seed, look.client, look.cycle).test
-            return self.model.learner(test.x, test.y).score(look.ensemble)
-
-    def _measured(self, upload: Upload, receipt: Receipt | None) -> Evidence | None:
-        if self.algorithm is None or receipt is None:
-            return None
-        try:
-            return self.algorithm.measure(upload, Given(receipt, self.proxies))
-        except Exception:  # an unsound upload, perhaps: whoever admits it measures again, and says what is wrong
-            return None
 
 
 class Promise(Protocol[T_co]):
@@ -166,7 +60,7 @@ class Executor(Protocol):
     def score(self, look: Look) -> Promise[float]: ...
     def close(self) -> None: ...
     def peak_mb(self) -> float:
-        """Peak memory of all workers together, once they have ended."""
+        """Peak memory of all workers together; what they share with this process is counted there."""
         ...
 
 
@@ -208,16 +102,6 @@ class Inline:
         return 0.0
 
 
-@dataclass(frozen=True)
-class Answer(Generic[T]):
-    """What a worker sends back."""
-
-    found: T
-    spent: Seconds  # where its time went
-    packing: float  # what it took to pack the question, as the parcel said
-    peak: float  # its largest memory so far, in MB
-
-
 class Errand(Promise[T_co], Protocol):
     """What a worker was asked for, and may no longer be wanted."""
 
@@ -231,6 +115,7 @@ class Crew(ABC):
         """`spent` counts the time of this process, `theirs` that of the workers."""
         self.workers, self.ahead, self.spent, self.theirs = workers, 2 * workers, spent, theirs
         self._begun: dict[Key, Errand[Done]] = {}
+        self._peak = 0.0  # of the largest worker
 
     def has_begun(self, key: Key) -> bool:
         return key in self._begun
@@ -251,12 +136,20 @@ class Crew(ABC):
     def score(self, look: Look) -> Promise[float]:
         return self._send(look)
 
+    def peak_mb(self) -> float:
+        return self.workers * self._peak
+
     @abstractmethod
     def _send(self, work: Work) -> Errand[Any]:
         """Ask a worker for something."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Dismiss the workers."""
+
     def _count(self, parcel: Parcel[Answer[Any]]) -> None:
-        """Where the worker's time went."""
+        """Where the worker's time went, and how large it is."""
+        self._peak = max(self._peak, parcel.content.peak)
         for part, seconds in parcel.content.spent.items():
             self.theirs[part] += seconds
         self.theirs["moving"] += parcel.packing
@@ -267,18 +160,16 @@ class Processes(Crew):
 
     def __init__(self, place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float]) -> None:
         super().__init__(workers, spent, theirs)
-        with _surroundings():
+        baggage = place.shared(), made()
+        with _surroundings(), _deaf():
             self._pool = ProcessPoolExecutor(
-                workers, multiprocessing.get_context("spawn"), initializer=settle_in, initargs=(replace(place),)
-            )  # a copy of the place, without the data that were already read here
+                workers, multiprocessing.get_context("spawn"), initializer=settle_in_process, initargs=baggage
+            )
             for _ in range(workers):
-                self._pool.submit(os.getpid)  # spawned now, while the environment is theirs
+                self._pool.submit(os.getpid)  # spawned now, while environment and signals are theirs
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def peak_mb(self) -> float:
-        return self.workers * peak_mb(resource.RUSAGE_CHILDREN)
 
     def _send(self, work: Work) -> Awaited[Any]:
         try:
@@ -366,22 +257,6 @@ def travels(value: Any) -> bool:
 
 
 @contextmanager
-def single_threaded(model: Model | None = None) -> Iterator[None]:
-    """Linear algebra on one thread in this process, and the model's own too: the same bits as in a worker."""
-    with threads_limited(), getattr(model, "one_thread", nullcontext)():
-        yield
-
-
-def threads_limited() -> Any:
-    """Linear algebra on one thread from here on, until the result is left as a context."""
-    try:
-        from threadpoolctl import threadpool_limits
-    except ModuleNotFoundError:
-        raise MissingExtra("threadpoolctl", "sim") from None
-    return threadpool_limits(1)
-
-
-@contextmanager
 def _surroundings() -> Iterator[None]:
     before = {name: os.environ.get(name) for name in SURROUNDINGS}
     os.environ.update(SURROUNDINGS)
@@ -393,6 +268,17 @@ def _surroundings() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Ctrl-C and SIGTERM wait here, and never reach a process that is started meanwhile."""
+    resource_tracker.ensure_running()  # whose own start would let them in again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _reunited(job: Job, done: Done) -> Done:
@@ -420,31 +306,3 @@ def _lost() -> WorkerLost:
     return WorkerLost(
         "workers live as long as the run", "one that died", "check memory, use fewer --workers, then --resume"
     )
-
-
-_place: Place | None = None  # of this worker process
-_limits = ExitStack()  # held for its life
-
-
-def settle_in(place: Place) -> None:
-    """Make this process a worker at that place."""
-    global _place
-    _place = place
-    _limits.enter_context(single_threaded(place.model))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
-
-
-def do(parcel: Parcel[Work]) -> Parcel[Answer[Done | float]]:
-    """What a worker does with what it is sent."""
-    assert _place is not None
-    spent, work = Stopwatch(), parcel.content
-    found = _place.perform(work, spent) if isinstance(work, Job) else _place.score(work, spent)
-    seconds = spent.seconds
-    seconds["moving"] += parcel.unpacking
-    return Parcel(Answer(found, seconds, parcel.packing, peak_mb(resource.RUSAGE_SELF)))
-
-
-def peak_mb(who: int) -> float:
-    """Peak memory of this process, or of the largest of its children that have ended."""
-    unit = 1024 * 1024 if sys.platform == "darwin" else 1024  # macOS counts bytes
-    return resource.getrusage(who).ru_maxrss / unit

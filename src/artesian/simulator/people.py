@@ -5,12 +5,12 @@ from __future__ import annotations
 import zipfile
 import zlib
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from artesian.errors import MissingData
+from artesian.simulator.blocks import once
 from artesian.simulator.data import NPZ, Samples, find, find_named
 
 
@@ -22,7 +22,7 @@ class People(Samples):
     group: np.ndarray
 
 
-@lru_cache(maxsize=2)
+@once(2)
 def people(name: str) -> People:
     """The samples of a set that says whose they are: by name, or in an .npz file."""
     return _read_people(find_named(name) if name in NPZ else find(name))

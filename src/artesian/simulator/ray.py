@@ -19,13 +19,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, Unreachable, WorkerLost
-from artesian.simulator.executors import SURROUNDINGS, Answer, Crew, Done, Place, Work, do, settle_in
+from artesian.simulator.blocks import Made, made
+from artesian.simulator.executors import SURROUNDINGS, Crew
 from artesian.simulator.parcel import Parcel
+from artesian.simulator.place import Done, Place, Work
 from artesian.simulator.stopwatch import Stopwatch
+from artesian.simulator.worker import Answer, do, settle_in
 
 DEPTH = 2  # what an actor has at once: one errand it is at, and the next
 TRIES = 3  # how often the same errand, or the start of an actor, may be lost
@@ -37,8 +40,8 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "
 class Worker:
     """What lives in an actor."""
 
-    def __init__(self, place: Place) -> None:
-        settle_in(place)
+    def __init__(self, place: Place, data: Made) -> None:
+        settle_in(place, data)
 
     def hello(self) -> None:
         """It is there, and knows its place."""
@@ -94,7 +97,10 @@ class Hand:
 
 
 class Actors(Crew):
-    """In Ray actors, one CPU and one thread each; world, model and algorithm are put into the cluster once."""
+    """In Ray actors, one CPU and one thread each.
+
+    World, model, algorithm and data are put into the cluster once; all actors of a node map the same arrays.
+    """
 
     def __init__(
         self, place: Place, workers: int, spent: Stopwatch, theirs: dict[str, float], address: str | None = None
@@ -103,10 +109,10 @@ class Actors(Crew):
         self._end = ExitStack()
         self._queue: deque[Sent] = deque()
         self._hands: list[Hand] = []
-        self._peak, self._stillborn, self._began = 0.0, 0, time.monotonic()
+        self._stillborn, self._began = 0, time.monotonic()
         self._ray = self._end.enter_context(_cluster(workers, address))
         try:
-            self._place = self._ray.put(replace(place))  # a copy, without the data that were already read here
+            self._baggage = [self._ray.put(part) for part in (place.shared(), made())]
             self._kind = self._ray.remote(num_cpus=1, max_restarts=0, runtime_env={"env_vars": _surroundings()})(Worker)
             for _ in range(workers):
                 self._hire()
@@ -117,11 +123,8 @@ class Actors(Crew):
     def close(self) -> None:
         for hand in self._hands:
             self._dismiss(hand)
-        self._hands, self._place = [], None
+        self._hands, self._baggage = [], []
         self._end.close()
-
-    def peak_mb(self) -> float:
-        return self.workers * self._peak
 
     def _send(self, work: Work) -> Sent:
         errand = Sent(work, self)
@@ -175,7 +178,6 @@ class Actors(Crew):
         errand = hand.errands.pop(ref)
         errand.found = deepcopy(parcel.content.found)  # its arrays would hold on to the cluster's shared memory
         errand.done = True
-        self._peak = max(self._peak, parcel.content.peak)
         self._count(parcel)
 
     def _hand_out(self) -> None:
@@ -202,7 +204,7 @@ class Actors(Crew):
         self._hire()
 
     def _hire(self) -> None:
-        actor = self._kind.remote(self._place)
+        actor = self._kind.remote(*self._baggage)
         self._hands.append(Hand(actor, actor.hello.remote()))
 
     def _dismiss(self, hand: Hand) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -16,18 +15,20 @@ from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.executors import Done, Executor, Job, Key, Means, Place, peak_mb, single_threaded, travels
+from artesian.simulator.executors import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.interruption import Interruption
 from artesian.simulator.link import Direct, Link
+from artesian.simulator.place import Done, Job, Key, Place
 from artesian.simulator.result import Run
 from artesian.simulator.shifts import changed
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.table import Table
 from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
+from artesian.simulator.worker import peak_mb, single_threaded
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -100,7 +101,7 @@ class Simulation:
         """Go on until the planned number of uploads; an interrupted run takes a snapshot first."""
         began = time.perf_counter() - self.totals.wall_seconds
         self.spent.turn("other")
-        place = self.place if self._measures else replace(self.place, algorithm=None)
+        place = self.place if self._measures else self.place.unmeasured()
         self.executor: Executor = self.means.executor_for(place, self.spent, self.theirs)
         self.watch.judge = self.executor.score
         try:
@@ -323,7 +324,7 @@ class Simulation:
             snapshot = filled(replace(checkpoint.coordinator, given={}))
             return Coordinator.restore(experiment.algorithm, snapshot, **options)
         with single_threaded(model):
-            start = experiment.start.from_samples(model, self.world.proxies(self.seed), self.seed)
+            start = experiment.start.from_samples(model, self.place.proxy_samples, self.seed)
             return Coordinator.start(experiment.algorithm, model.layout, start, self.seed, **options)
 
     def _record(self, event: Event) -> None:
@@ -443,7 +444,7 @@ class Simulation:
             "executor": self.means.name,
             "workers": self.means.workers,
             "wall_seconds": round(totals.wall_seconds, 3),
-            "peak_mb": round(peak_mb(resource.RUSAGE_SELF) + self.executor.peak_mb(), 1),
+            "peak_mb": round(peak_mb() + self.executor.peak_mb(), 1),
             **({"profile": self._profile()} if self.profile else {}),
         }
 

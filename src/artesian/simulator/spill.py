@@ -49,7 +49,7 @@ class Spill:
 
     def slip(self, value: V) -> V:
         """The value with tickets in place of its vectors."""
-        return _swapped(value, np.ndarray, self.put)
+        return swapped(value, np.ndarray, self.put)
 
     def seen(self, ticket: Ticket, array: np.ndarray) -> None:
         """A vector is in use again."""
@@ -159,22 +159,22 @@ class Spilled(MutableMapping[ClientId, V]):
 
 def filled(value: V) -> V:
     """The value whose slip this is."""
-    return _swapped(value, Ticket, Ticket.take)
+    return swapped(value, Ticket, Ticket.take)
 
 
-def _swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
+def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
     """A value with everything of a kind inside it swapped; what holds nothing of it stays the same object."""
     if isinstance(value, kind):
         return swap(value)
     if is_dataclass(value) and not isinstance(value, type):
         before = {f.name: getattr(value, f.name) for f in fields(value)}
-        after = _swapped(before, kind, swap)
+        after = swapped(before, kind, swap)
         return value if after is before else replace(value, **_different(before, after))
     if isinstance(value, Mapping):
-        after = {key: _swapped(item, kind, swap) for key, item in value.items()}
+        after = {key: swapped(item, kind, swap) for key, item in value.items()}
         return after if _different(value, after) else value
     if isinstance(value, (list, tuple)):
-        items = [_swapped(item, kind, swap) for item in value]
+        items = [swapped(item, kind, swap) for item in value]
         same = all(one is two for one, two in zip(items, value, strict=True))
         return value if same else type(value)(items)
     return value

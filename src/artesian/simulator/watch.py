@@ -13,8 +13,9 @@ import numpy as np
 from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
 from artesian.engine import Coordinator
 from artesian.recipes import recipe
-from artesian.simulator.executors import Look, Place, Promise
+from artesian.simulator.executors import Promise
 from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
+from artesian.simulator.place import Look, Place
 from artesian.simulator.table import Cell, Table
 
 UPLOADS = (

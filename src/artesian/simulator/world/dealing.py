@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.errors import SettingError
+from artesian.simulator.blocks import once
 from artesian.simulator.data import Samples, as_floats, classes_of, images
 from artesian.simulator.pixels import flattened
 from artesian.simulator.world.visit import Visit, check_room, hard
@@ -80,9 +80,14 @@ def stock(data: str, seed: int, proxy: int, test: int) -> Stock:
     return Stock(*parts)
 
 
-@lru_cache(maxsize=4)
 def flat_images(data: str) -> np.ndarray:
-    """All images as rows of numbers."""
+    """All images as rows of numbers: grey ones as they lie there, of colours a copy."""
+    x = images(data).x
+    return flattened(x) if x.ndim == 3 else _flat_colours(data)
+
+
+@once(4)
+def _flat_colours(data: str) -> np.ndarray:
     return flattened(images(data).x)
 
 

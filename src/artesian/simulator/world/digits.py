@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.errors import MissingData
+from artesian.simulator.blocks import once
 from artesian.simulator.data import Images, Samples, images
 from artesian.simulator.pixels import flattened, resized, with_channels
 from artesian.simulator.world.mixing import Part, drawn, main_shares, nearest_counts
@@ -102,7 +102,7 @@ class DigitWorld:
         return _parts(self, seed)
 
 
-@lru_cache(maxsize=2)
+@once(2)
 def _parts(world: DigitWorld, seed: int) -> list[Part]:
     """Every source: chosen, resized, and divided into proxy, evaluation and training."""
     parts = []

@@ -11,6 +11,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.errors import SettingError
+from artesian.simulator.blocks import once
 from artesian.simulator.data import Samples
 from artesian.simulator.people import People, people
 from artesian.simulator.pixels import flattened, shape_of
@@ -111,8 +112,13 @@ def _deal(world: Natural, seed: int) -> Deal:
         train[user], test[user] = train_and_test(seed, user, shuffled[kept:], world.test_share)
         proxies[groups[user]].append(shuffled[:kept])
         tests[groups[user]].append(test[user])
-    x = flattened(found.x)
+    x = flattened(found.x) if found.x.ndim < 4 else _flat_colours(world.data)
     return Deal(x, found.y, train, test, groups, *([np.concatenate(p) for p in parts] for parts in (proxies, tests)))
+
+
+@once(2)
+def _flat_colours(data: str) -> np.ndarray:
+    return flattened(people(data).x)
 
 
 def _groups(found: People, users: Mapping[ClientId, Rows], data: str) -> dict[ClientId, int]:

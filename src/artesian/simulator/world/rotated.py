@@ -12,8 +12,10 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.errors import SettingError
+from artesian.simulator.blocks import once
 from artesian.simulator.data import Samples, classes_of, images
 from artesian.simulator.pixels import flattened, rotate, shape_of
+from artesian.simulator.world.dealing import flat_images
 from artesian.simulator.world.mixing import (
     Part,
     Partition,
@@ -118,19 +120,19 @@ class Rotated:
         return [Part(x, found.y, proxy, test, train) for x in _rotated(self.data, self.clusters)]
 
 
-@lru_cache(maxsize=4)
-def _rotated(data: str, clusters: int) -> np.ndarray:
-    """All images in every rotation: clusters x images x pixels, channels first."""
-    base = images(data)
-    height, width = base.x.shape[1:3]
+def _rotated(data: str, clusters: int) -> list[np.ndarray]:
+    """All images in every rotation: images x pixels, channels first."""
+    height, width = images(data).x.shape[1:3]
     if height != width and clusters not in (1, 2):
         raise SettingError(
             "images are square to be turned", f"{height} x {width} with {clusters} clusters", "crop them"
         )
-    turned = np.empty((clusters, len(base), base.x[0].size), base.x.dtype)
-    for i in range(clusters):
-        turned[i] = flattened(rotate(base.x, i * 360 / clusters))
-    return turned
+    return [flat_images(data), *(_turned(data, i * 360 / clusters) for i in range(1, clusters))]
+
+
+@once(32)
+def _turned(data: str, degrees: float) -> np.ndarray:
+    return flattened(rotate(images(data).x, degrees))
 
 
 @lru_cache(maxsize=8)
