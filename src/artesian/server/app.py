@@ -16,6 +16,7 @@ from artesian.codec import FORMAT, decode, encode, to_json, to_tree
 from artesian.core import Task, Upload
 from artesian.engine import Coordinator
 from artesian.errors import (
+    FAILURES,
     STATUSES,
     BadClient,
     BadFormat,
@@ -26,6 +27,7 @@ from artesian.errors import (
     StorageError,
     Unauthorized,
     UnknownRoute,
+    WorkerLost,
 )
 from artesian.recipes import RECIPES
 from artesian.server.description import MEDIA, Number, Seconds, completed, described
@@ -70,7 +72,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             expose_headers=["etag", "retry-after", "upload-offset", "repr-digest"],
         )
     app.add_middleware(Logged)
-    for kind in (Refused, StorageError, HTTPException):
+    for kind in (Refused, StorageError, WorkerLost, HTTPException):
         app.add_exception_handler(kind, _refuse(service))
 
     @app.get("/v1/federation", **described("federation"))
@@ -285,15 +287,15 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         headers: dict[str, str] = {}
         if isinstance(error, HTTPException):  # the router's own
             headers, error = dict(error.headers or {}), _no_route()
-        assert isinstance(error, (Refused, StorageError))
+        assert isinstance(error, (Refused, StorageError, WorkerLost))
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
-        got = error.got if isinstance(error, Refused) else ""  # no paths of ours
+        got = error.got if not isinstance(error, StorageError) else ""  # no paths of ours
         told = {"rule": error.rule, "got": got, "remedy": error.remedy}
         body = {"error": type(error).__name__, **{key: text[:SHOWN] for key, text in told.items()}}
-        status = STATUSES[type(error)] if isinstance(error, Refused) else 507
-        if isinstance(error, Busy):
-            headers["retry-after"] = str(error.seconds)
+        status = STATUSES[type(error)] if isinstance(error, Refused) else FAILURES[type(error)]
+        if isinstance(error, (Busy, WorkerLost)):
+            headers["retry-after"] = str(Busy.seconds)
         return JSONResponse(body, 405 if "allow" in headers else status, headers)
 
     return handler
