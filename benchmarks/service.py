@@ -38,7 +38,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from service_server import PROXY, ROOM, SIZE, SIZES, Spent, model_of
+from service_server import PROXY, ROOM, SIZE, Spent, model_of
 
 from artesian.simulator.executors import SURROUNDINGS
 
@@ -345,7 +345,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one short run of few clients; writes no results")
     parser.add_argument("--profile", action="store_true", help="break one refresh down, too")
     parser.add_argument("--only-profile", action="store_true", help="break one refresh down, and nothing else")
-    parser.add_argument("--size", action="append", choices=list(SIZES), help="this size only; may be given again")
+    parser.add_argument("--size", action="append", choices=list(CLIENTS), help="this size only; may be given again")
     parser.add_argument("--clients", type=int, action="append", help="so many clients only; may be given again")
     parser.add_argument("--samples", type=int, default=250, help="of each of the four proxy sets (default 250)")
     parser.add_argument("--seconds", type=float, help="of each measurement, at least (default 5; 1 if quick)")
@@ -369,7 +369,7 @@ def main() -> None:
         )
         sections = [preamble(bench)]
         print(sections[0], flush=True)
-        for size in options.size or SIZES:
+        for size in options.size or CLIENTS:
             counts = tuple(
                 options.clients or CLIENTS[size][: 1 if quick and size != "2.3 MB" else 2 if quick else None]
             )

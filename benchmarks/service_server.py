@@ -45,7 +45,7 @@ from artesian.server.federation import Federation
 from artesian.simulator.worker import single_threaded
 
 CLUSTERS = 4
-SIZES = {"2.3 MB": (4536, 128), "45 MB": (11405, 1024)}  # features and hidden units: 582,026 and 11,689,994 parameters
+SIZES = {"40 kB": (64, 132), "2.3 MB": (4536, 128), "45 MB": (11405, 1024)}  # features and hidden units
 IMAGES = 1000  # of each proxy set of the network
 ROOM = 1 << 31  # bytes_in_flight of every server: an upload and its answer for each client
 SIZE, PROXY = "ARTESIAN_BENCH_SIZE", "ARTESIAN_BENCH_SAMPLES"
@@ -206,7 +206,7 @@ INNER = (  # parts of the group around them
     ("digest", "artesian.journal", "fingerprint"),
     ("sha256", "hashlib", "sha256"),
     ("blob", "artesian.journal", "Vault.put"),
-    ("blob, encode", "artesian.journal", "encode"),
+    ("blob, encode", "artesian.journal", "encode_parts"),
     ("blob, write", "artesian.journal", "write_file"),
     ("blob, sync of the folder", "artesian.journal", "sync_folder"),
     ("sync", "os", "fsync"),

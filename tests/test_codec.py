@@ -568,3 +568,41 @@ def test_the_digest_sees_every_bit_of_an_array() -> None:
 def test_the_digest_reads_values_not_memory_order() -> None:
     array = np.arange(6.0).reshape(2, 3)
     assert digest({"a": array}) == digest({"a": np.asfortranarray(array)}) == digest({"a": array[::1]})
+
+
+def test_a_message_is_the_file_the_library_would_write() -> None:
+    from safetensors.numpy import load, save
+
+    models = {f"k{i}": np.random.default_rng(i).normal(size=5 + i).astype(np.float32) for i in range(12)}
+    message = encode("upload", {"models": models, "name": 'ä"\\\n\x1f'})
+    text = json.loads(message[8 : 8 + struct.unpack("<Q", message[:8])[0]])["__metadata__"]["artesian"]
+    assert message == save({f"models/{k}": params for k, params in models.items()}, {"artesian": text})
+    mixed = {
+        "a": np.arange(3, dtype=">i2"),
+        "b": np.array([True, False]),
+        "c": np.array(1.5),
+        "d": np.ones((2, 0)),
+    }
+    found = load(encode("arrays", mixed))
+    assert {k: (a.tolist(), a.shape) for k, a in found.items()} == {k: (a.tolist(), a.shape) for k, a in mixed.items()}
+
+
+def test_an_array_that_lies_askew_in_a_message_is_straightened() -> None:
+    message = encode("arrays", {"a": np.arange(4, dtype=np.float32)})
+    (length,) = struct.unpack("<Q", message[:8])
+    for spaces in range(1, 4):  # other writers need not pad their header
+        head = message[8 : 8 + length].rstrip() + b" " * spaces
+        (array,) = decode(
+            "arrays", struct.pack("<Q", len(head)) + head + message[8 + length :], dict[str, Any]
+        ).values()
+        assert array.flags.aligned and array.tolist() == [0, 1, 2, 3]
+
+
+def test_metadata_are_texts() -> None:
+    message = encode("arrays", {"a": 1})
+    (length,) = struct.unpack("<Q", message[:8])
+    head = json.loads(message[8 : 8 + length])
+    head["__metadata__"]["more"] = 3
+    text = json.dumps(head).encode()
+    with pytest.raises(BadFormat, match="our metadata"):
+        decode("arrays", struct.pack("<Q", len(text)) + text, dict[str, Any])

@@ -15,7 +15,19 @@ LEVELS = [
     {"staleness", "clustering", "initial", "membership", "peers", "recipes", "pace", "codec", "journal"},
     {"algorithms", "admission", "change", "engine"},
     {"learners", "server", "client", "simulator"},
-    {"tables", "modelling", "experiments", "serving", "connecting", "refreshing", "testing", "display", "demo", "cli"},
+    {
+        "tables",
+        "modelling",
+        "experiments",
+        "serving",
+        "workers",
+        "connecting",
+        "refreshing",
+        "testing",
+        "display",
+        "demo",
+        "cli",
+    },
 ]
 EDGE_ONLY = {"time", "random", "threading", "asyncio", "logging", "multiprocessing", "socket"}
 FILES = sorted(

@@ -246,6 +246,14 @@ def serve(
     cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain, for HTTPS.")] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key.")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP beyond this machine.")] = False,
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Who measures uploads: threads (the default), processes or ray.")
+    ] = None,
+    measurers: Annotated[int | None, typer.Option(help="Uploads measured at once; 2 by default.", min=1)] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", help="A Ray cluster; by default RAY_ADDRESS, or one of the server's own."),
+    ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -260,10 +268,14 @@ def serve(
     artesian serve app:federation --store store
 
     artesian serve digits-4 --store store --set snapshot_every=50 --set federation.clip=5
+
+    artesian serve app:federation --store store --measure processes --measurers 4
     """
     from artesian.serving import serve as run_server
 
-    run_server(source, store, host, port, cert, key, insecure, changes or ())
+    chosen = {"measure": measure, "measurers": measurers, "ray_address": ray_address}
+    ours = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None]
+    run_server(source, store, host, port, cert, key, insecure, [*(changes or ()), *ours])
 
 
 @app.command()

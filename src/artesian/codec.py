@@ -20,7 +20,6 @@ from functools import lru_cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
-import safetensors
 from safetensors.numpy import save
 
 from artesian.core import Tree
@@ -33,6 +32,9 @@ DTYPES = {
     "F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1",
     "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
+NAMES = {text: name for name, text in DTYPES.items()} | {"b1": "BOOL"}
+DIMENSIONS = 32  # of a tensor, at most
+Bytes = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 
@@ -181,6 +183,11 @@ def to_json(tree: Tree) -> str:
 
 def encode(kind: str, value: Any) -> bytes:
     """A message of this kind."""
+    return b"".join(encode_parts(kind, value))
+
+
+def encode_parts(kind: str, value: Any) -> list[bytes | memoryview]:
+    """A message of this kind in pieces: its head, then its arrays as they lie in memory, none of them copied."""
     tensors: dict[str, np.ndarray] = {}
 
     def put(path: str, array: np.ndarray) -> Tree:
@@ -191,31 +198,55 @@ def encode(kind: str, value: Any) -> bytes:
 
     body = scatter(to_tree(value), put)
     text = to_json({"format": FORMAT, "kind": kind, "body": body})
-    return save(tensors, {"artesian": text})
+    return _file(tensors, {"artesian": text})
 
 
-def decode(kind: str, data: bytes, into: type[T], limit: int = HEADER_LIMIT, most: int | None = None) -> T:
-    """The value of a message of this kind, its JSON within `limit`, of `most` tensors; anything else is refused."""
+def _file(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A safetensors file in pieces: the library would copy every array, and let no other thread work meanwhile."""
+    head: dict[str, Any] = {"__metadata__": metadata}
+    pieces: list[bytes | memoryview] = []
+    end = 0
+    for name, array in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        begin, end = end, end + little.nbytes
+        dtype = NAMES.get(little.dtype.str[1:])
+        if dtype is None:
+            raise TypeError(f"a tensor of {array.dtype} has no place in a message")
+        head[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
+        pieces.append(little.reshape(-1).view(np.uint8).data)
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return [struct.pack("<Q", len(text)) + text, *pieces]
+
+
+def decode(kind: str, data: Bytes, into: type[T], limit: int = HEADER_LIMIT, most: int | None = None) -> T:
+    """The value of a message of this kind, its JSON within `limit`, of `most` tensors; anything else is refused.
+
+    Its arrays lie in `data`, which nobody may change from here on.
+    """
     try:
         return _decode(kind, data, into, limit, most)
     except RecursionError:
         raise BadFormat("a message is shallow", "a deep nesting", "see the wire format") from None
 
 
-def _decode(kind: str, data: bytes, into: type[T], limit: int, most: int | None) -> T:
+def _decode(kind: str, data: Bytes, into: type[T], limit: int, most: int | None) -> T:
     head = _header(data, limit)
     if most is not None and len(head) > most + 1:
         raise BadFormat(f"a message has {most} tensors at most", f"{len(head) - 1}", "send only what is asked for")
     try:
-        envelope = _loads(head["__metadata__"]["artesian"])
-    except (KeyError, TypeError, ValueError) as error:
+        metadata = head["__metadata__"]
+        if not all(isinstance(text, str) for text in metadata.values()):
+            raise TypeError("metadata are texts")
+        envelope = _loads(metadata["artesian"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadFormat("a message carries our metadata", _short(error), "see the wire format") from None
     if not isinstance(envelope, dict) or type(envelope.get("format")) is not int:
         raise BadFormat("metadata hold a format number", repr(envelope)[:80], "see the wire format")
     check_format(envelope["format"])
     if envelope.get("kind") != kind or "body" not in envelope:
         raise BadFormat(f"this is a message of kind {kind}", repr(envelope.get("kind")), "send the right kind")
-    tensors = _tensors(data)
+    tensors = _tensors(head, memoryview(data)[8 + _length(data) :])
 
     def get(name: str) -> np.ndarray:
         if not isinstance(name, str) or name not in tensors:
@@ -271,9 +302,14 @@ def contiguous(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
-def _header(data: bytes, limit: int) -> dict[str, Any]:
+def _length(data: Bytes) -> int:
+    """The length of a safetensors file's header, as its first bytes say."""
+    return int.from_bytes(data[:8], "little") if len(data) >= 8 else 0
+
+
+def _header(data: Bytes, limit: int) -> dict[str, Any]:
     """The JSON header of a safetensors file, checked before any tensor is touched."""
-    (length,) = struct.unpack("<Q", data[:8]) if len(data) >= 8 else (0,)
+    length = _length(data)
     if not 2 <= length <= min(limit, len(data) - 8):
         raise BadFormat(
             f"a message is a safetensors file with a header of {limit} bytes at most",
@@ -281,7 +317,7 @@ def _header(data: bytes, limit: int) -> dict[str, Any]:
             "see the wire format",
         )
     try:
-        head = _loads(data[8 : 8 + length].decode())
+        head = _loads(bytes(data[8 : 8 + length]).decode())
     except ValueError as error:
         raise BadFormat("the header is JSON", _short(error), "see the wire format") from None
     if not isinstance(head, dict):
@@ -289,21 +325,39 @@ def _header(data: bytes, limit: int) -> dict[str, Any]:
     return head
 
 
-def _tensors(data: bytes) -> dict[str, np.ndarray]:
-    try:
-        found = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
-    except Exception as error:  # the library raises its own Rust-side types
-        raise BadFormat("a message is a sound safetensors file", _short(error), "send it again") from None
-    tensors = {}
-    for name, info in found:
-        if info["dtype"] not in DTYPES:
-            raise BadFormat(f"tensors are {', '.join(DTYPES)}", str(info["dtype"]), "convert it")
-        flat = np.frombuffer(info["data"], np.dtype(DTYPES[info["dtype"]]).newbyteorder("<"))
-        try:
-            tensors[name] = seal(flat.reshape(info["shape"]))
-        except (ValueError, OverflowError):
-            raise BadFormat("a tensor has a shape", str(info["shape"])[:80], "send it again") from None
+def _tensors(head: Mapping[str, Any], data: memoryview) -> dict[str, np.ndarray]:
+    """The tensors a header names; together they are the rest of the file, without a gap."""
+    places = {name: _place(told) for name, told in head.items() if name != "__metadata__"}
+    tensors, at = {}, 0
+    for name, (kind, shape, begin, end) in sorted(places.items(), key=lambda item: item[1][2:]):
+        if begin != at or end - begin != math.prod(shape) * kind.itemsize or end > len(data):
+            raise _unsound(f"{name[:40]} at {begin} to {end}")
+        flat = np.frombuffer(data[begin:end], kind)
+        flat = flat if flat.flags.aligned else flat.copy()
+        tensors[name], at = seal(flat.reshape(shape)), end
+    if at != len(data):
+        raise _unsound(f"{len(data) - at} bytes that belong to no tensor")
     return tensors
+
+
+def _place(told: Any) -> tuple[np.dtype[Any], list[int], int, int]:
+    """What a header says of one tensor: its numbers, its shape, and from where to where it lies."""
+    if not isinstance(told, dict) or set(told) != {"dtype", "shape", "data_offsets"}:
+        raise _unsound(repr(told)[:80])
+    shape, offsets = told["shape"], told["data_offsets"]
+    if not _counts(shape) or not _counts(offsets) or len(offsets) != 2 or len(shape) > DIMENSIONS:
+        raise _unsound(repr(told)[:80])
+    if not isinstance(told["dtype"], str) or told["dtype"] not in DTYPES:
+        raise BadFormat(f"tensors are {', '.join(DTYPES)}", str(told["dtype"])[:80], "convert it")
+    return np.dtype(DTYPES[told["dtype"]]).newbyteorder("<"), shape, *offsets
+
+
+def _counts(told: Any) -> bool:
+    return isinstance(told, list) and all(type(number) is int and 0 <= number < 1 << 53 for number in told)
+
+
+def _unsound(got: str) -> BadFormat:
+    return BadFormat("a message is a sound safetensors file", got, "send it again")
 
 
 def _loads(text: str) -> Any:

@@ -45,6 +45,7 @@ from artesian.recipes import recipe
 
 FINITE = float(np.finfo(np.float32).max)
 Appraisals = Mapping[ClusterId, float]
+Look = Callable[[Upload, Receipt], Evidence]
 
 
 @dataclass(frozen=True)
@@ -290,16 +291,24 @@ class Coordinator:
         check_upload(self._state, upload, receipt)
         return receipt
 
-    def measure(self, upload: Upload, receipt: Receipt, evidence: Evidence | None = None) -> Measured:
+    def measure(
+        self, upload: Upload, receipt: Receipt, evidence: Evidence | None = None, look: Look | None = None
+    ) -> Measured:
         """Look at an admitted upload, clipped where that is asked for. Touches no state, so it may run anywhere.
 
-        `evidence` is what somebody found who measured it before; it counts where nothing was clipped.
+        `evidence` is what somebody found who measured it before; it counts where nothing was clipped. `look` is
+        somebody who looks at the clipped upload instead of this process.
         """
         sent, upload = upload, self._clipped(upload)
         if evidence is None or upload is not sent:
-            evidence = self.algorithm.measure(upload, Given(receipt, self.proxies))
+            look = look or self.look
+            evidence = look(upload, receipt)
         given = self._task_of(upload).models if self.algorithm.needs_given else {}
         return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)), given)
+
+    def look(self, upload: Upload, receipt: Receipt) -> Evidence:
+        """What the algorithm finds in an upload, with the proxies of this process."""
+        return self.algorithm.measure(upload, Given(receipt, self.proxies))
 
     def _clipped(self, upload: Upload) -> Upload:
         if self.clip is None or not upload.models:

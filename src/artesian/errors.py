@@ -240,6 +240,9 @@ STATUSES: dict[type[Refused], int] = {
 }
 """The HTTP status that answers each refusal: the one place where it is decided."""
 
+FAILURES: dict[type[MachineError], int] = {StorageError: 507, WorkerLost: 503}
+"""That of a failure of the server's machine which may pass: nothing has changed either."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to do about an unknown name: the nearest known one, or the whole list."""

@@ -12,14 +12,14 @@ import fcntl
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from artesian.codec import decode, encode, fingerprint, to_json
+from artesian.codec import Bytes, decode, encode_parts, fingerprint, to_json
 from artesian.errors import JournalDamaged, Refused, StorageError
 
 _FULL = "the disk is full", "free some space; what was written before is intact"
@@ -42,8 +42,8 @@ def storage(path: Path) -> Iterator[None]:
         raise StorageError(rule, f"{error.strerror or error} at {path}", remedy) from error
 
 
-def write_file(path: Path, data: bytes, *, private: bool = False, sync: bool = True) -> None:
-    """Write a file whole or not at all: temporary name, sync, rename, sync of the folder.
+def write_file(path: Path, data: Bytes | Sequence[Bytes], *, private: bool = False, sync: bool = True) -> None:
+    """Write a file whole or not at all, in one piece or several: temporary name, sync, rename, sync of the folder.
 
     Without `sync` that holds for a killed process, not for a machine that lost its power.
     """
@@ -52,7 +52,8 @@ def write_file(path: Path, data: bytes, *, private: bool = False, sync: bool = T
     with storage(path):
         try:
             with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-                file.write(data)
+                for piece in [data] if isinstance(data, Bytes) else data:
+                    file.write(piece)
                 file.flush()
                 if sync:
                     os.fsync(file.fileno())
@@ -97,7 +98,7 @@ class Vault:
         """Store an array, and return its name."""
         name = fingerprint(array)
         if not self.path(name).exists():
-            write_file(self.path(name), encode("array", {"array": array}), sync=self.sync)
+            write_file(self.path(name), encode_parts("array", {"array": array}), sync=self.sync)
         return name
 
     def adopt(self, name: str, other: Vault) -> None:

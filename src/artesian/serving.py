@@ -23,6 +23,7 @@ from artesian.server.connection import connections
 from artesian.server.federation import Federation
 from artesian.server.guard import Guard, Tokens
 from artesian.server.log import start_logging
+from artesian.server.measuring import Crew
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.store import Store, read_store
@@ -30,6 +31,7 @@ from artesian.simulator.experiment import Experiment
 from artesian.simulator.start import measuring_learners
 from artesian.simulator.worker import single_threaded
 from artesian.tables import checked, imported, parse_change, settings_of
+from artesian.workers import measuring
 
 
 def serve(
@@ -45,12 +47,22 @@ def serve(
     """Serve until told to stop; then finish what is under way and take a snapshot."""
     federation, settings = load(source, changes)
     _check_transport(host, cert, key, insecure)
-    with single_threaded(federation.model):  # a measurer each, and the bits of a simulation
-        _serve(federation, settings, folder, host, port, cert, key)
+    with (
+        single_threaded(federation.model),  # a measurer each, and the bits of a simulation
+        measuring(federation, settings, source, changes) as crew,
+    ):
+        _serve(federation, settings, folder, host, port, cert, key, crew)
 
 
 def _serve(
-    federation: Federation, settings: Settings, folder: Path, host: str, port: int, cert: Path | None, key: Path | None
+    federation: Federation,
+    settings: Settings,
+    folder: Path,
+    host: str,
+    port: int,
+    cert: Path | None,
+    key: Path | None,
+    crew: Crew | None,
 ) -> None:
     try:
         import uvicorn
@@ -65,7 +77,10 @@ def _serve(
             snapshot_every=settings.snapshot_every,
             keep_uploads=settings.keep_uploads,
             measurers=settings.measurers,
+            crew=crew,
         )
+        if crew is not None:
+            crew.wait()
         listener = _listen(host, port)
         guard = Guard(first_tokens(folder), store, service.coordinator.state.members)
     except BaseException:

@@ -33,7 +33,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def cluster():
     """A session of the caller's own, which runs use and leave as it is."""
-    with ours._cluster(2, "local"):
+    with ours.cluster(2, "local"):
         yield
         assert ray.is_initialized()
 

@@ -6,16 +6,17 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
 from artesian.admission import check_client
-from artesian.codec import FORMAT, decode, encode, to_json, to_tree
+from artesian.codec import FORMAT, decode, encode_parts, to_json, to_tree
 from artesian.core import Task, Upload
 from artesian.engine import Coordinator
 from artesian.errors import (
+    FAILURES,
     STATUSES,
     BadClient,
     BadFormat,
@@ -26,6 +27,7 @@ from artesian.errors import (
     StorageError,
     Unauthorized,
     UnknownRoute,
+    WorkerLost,
 )
 from artesian.recipes import RECIPES
 from artesian.server.description import MEDIA, Number, Seconds, completed, described
@@ -70,7 +72,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             expose_headers=["etag", "retry-after", "upload-offset", "repr-digest"],
         )
     app.add_middleware(Logged)
-    for kind in (Refused, StorageError, HTTPException):
+    for kind in (Refused, StorageError, WorkerLost, HTTPException):
         app.add_exception_handler(kind, _refuse(service))
 
     @app.get("/v1/federation", **described("federation"))
@@ -136,7 +138,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             _check_address(upload, client, at)
             return await answer(client, await service.upload(upload), 202, held)
 
-    async def receive(client: str, number: int, announced: Announced, request: Request) -> bytes:
+    async def receive(client: str, number: int, announced: Announced, request: Request) -> memoryview:
         """The whole body, from the part that is here already on; what breaks off is kept."""
         if parts is None:
             if announced.start:
@@ -147,7 +149,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             head = await asyncio.to_thread(parts.take, client, number, announced.digest, announced.start)
         keep = partial(parts.keep, client, number, announced.digest) if announced.digest else None
         body = await intake.receive(announced, request.stream(), head, keep)
-        parts.drop(client)
+        if parts.find(client, number):
+            await asyncio.to_thread(parts.drop, client)
         return body
 
     def models(client: str) -> int:
@@ -159,9 +162,9 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         """The task, in room that is held until its last byte is on its way; or a status where there is none."""
         if task is None:
             return Response(status_code=waiting)
-        body, tag = await asyncio.to_thread(_encoded, task)
+        pieces, tag = await asyncio.to_thread(_encoded, task)
         tags[client] = task.number, tag
-        return Answer(body, tag, held.pop_all())
+        return Answer(pieces, tag, held.pop_all())
 
     @app.head("/v1/clients/{client}/uploads/{number}", **described("offset"))
     async def offset(client: str, number: Number, request: Request) -> Response:
@@ -211,24 +214,32 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
 
 
 class Answer(Response):
-    """A task on its way, in pieces; when the last is handed over, what was held for it is let go."""
+    """A task on its way, in pieces; when the last is handed over, what was held for it is let go.
 
-    def __init__(self, body: bytes, tag: str, held: AsyncExitStack) -> None:
-        super().__init__(b"", 200, {"etag": tag, "content-length": str(len(body))}, MEDIA)
-        self.whole, self.held = body, held
+    Between two of them others have their turn, however fast this client reads.
+    """
+
+    def __init__(self, pieces: Sequence[bytes | memoryview], tag: str, held: AsyncExitStack) -> None:
+        super().__init__(b"", 200, {"etag": tag, "content-length": str(sum(map(len, pieces)))}, MEDIA)
+        self.pieces, self.held = pieces, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self.held:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            view = memoryview(self.whole)
-            for at in range(0, len(view), CHUNK):
-                await send({"type": "http.response.body", "body": bytes(view[at : at + CHUNK]), "more_body": True})
+            for piece in self.pieces:
+                for at in range(0, len(piece), CHUNK):
+                    await send({"type": "http.response.body", "body": bytes(piece[at : at + CHUNK]), "more_body": True})
+                    await asyncio.sleep(0)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def encode_task(task: Task) -> bytes:
     """A task as it travels: without the memo, which stays on the server."""
-    return encode("task", {**to_tree(task), "memo": None})
+    return b"".join(_pieces(task))
+
+
+def _pieces(task: Task) -> list[bytes | memoryview]:
+    return encode_parts("task", {**to_tree(task), "memo": None})
 
 
 def decode_task(data: bytes) -> Task:
@@ -254,17 +265,20 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _encoded(task: Task) -> tuple[bytes, str]:
-    body = encode_task(task)
-    return body, _tag(body)
+def _encoded(task: Task) -> tuple[list[bytes | memoryview], str]:
+    pieces = _pieces(task)
+    return pieces, _tag(*pieces)
 
 
-def _tag(body: bytes) -> str:
+def _tag(*pieces: bytes | memoryview) -> str:
     """The ETag of an answer: whoever receives it can tell whether it is whole."""
-    return f'"{hashlib.sha256(body).hexdigest()}"'
+    found = hashlib.sha256()
+    for piece in pieces:
+        found.update(piece)
+    return f'"{found.hexdigest()}"'
 
 
-def _opened(body: bytes, announced: Announced, models: int) -> Upload:
+def _opened(body: memoryview, announced: Announced, models: int) -> Upload:
     """The upload in a body, if it is the body that was announced."""
     if announced.digest and hashlib.sha256(body).hexdigest() != announced.digest:
         raise BadFormat("a body has the digest that was announced", "other bytes", "send the whole again")
@@ -285,15 +299,15 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         headers: dict[str, str] = {}
         if isinstance(error, HTTPException):  # the router's own
             headers, error = dict(error.headers or {}), _no_route()
-        assert isinstance(error, (Refused, StorageError))
+        assert isinstance(error, (Refused, StorageError, WorkerLost))
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
-        got = error.got if isinstance(error, Refused) else ""  # no paths of ours
+        got = error.got if not isinstance(error, StorageError) else ""  # no paths of ours
         told = {"rule": error.rule, "got": got, "remedy": error.remedy}
         body = {"error": type(error).__name__, **{key: text[:SHOWN] for key, text in told.items()}}
-        status = STATUSES[type(error)] if isinstance(error, Refused) else 507
-        if isinstance(error, Busy):
-            headers["retry-after"] = str(error.seconds)
+        status = STATUSES[type(error)] if isinstance(error, Refused) else FAILURES[type(error)]
+        if isinstance(error, (Busy, WorkerLost)):
+            headers["retry-after"] = str(Busy.seconds)
         return JSONResponse(body, 405 if "allow" in headers else status, headers)
 
     return handler

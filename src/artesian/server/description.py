@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from artesian.errors import STATUSES, MissingExtra
+from artesian.errors import FAILURES, STATUSES, MissingExtra
 
 try:
     from fastapi import Path, Query, Response
@@ -57,7 +57,7 @@ ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]
     "federation": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
     "join": ({200: TASK, 202: {}}, (400, 401, 408, 413, 422, 429, 507), {"application/json": {"schema": JOIN}}),
     "task": ({200: TASK, 204: {}, 304: {}}, (400, 401, 404, 429, 507), {}),
-    "upload": ({200: TASK, 202: {}}, (400, 401, 404, 408, 409, 413, 422, 429, 507), {MEDIA: BINARY}),
+    "upload": ({200: TASK, 202: {}}, (400, 401, 404, 408, 409, 413, 422, 429, 503, 507), {MEDIA: BINARY}),
     "offset": ({200: HERE}, (400, 401), {}),
     "leave": ({204: {}}, (401, 404, 507), {}),
     "description": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
@@ -97,4 +97,5 @@ def completed(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _errors(status: int) -> str:
-    return ", ".join(sorted(kind.__name__ for kind, own in STATUSES.items() if own == status)) or "StorageError"
+    known = [*STATUSES.items(), *FAILURES.items()]
+    return ", ".join(sorted(kind.__name__ for kind, own in known if own == status))

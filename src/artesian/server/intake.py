@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from starlette.requests import ClientDisconnect
 
 from artesian.codec import HEADER_LIMIT
@@ -68,10 +69,15 @@ class Intake:
         stream: AsyncIterator[bytes],
         head: bytes = b"",
         broken: Callable[[memoryview], None] | None = None,
-    ) -> bytes:
-        """The body of an upload, after the `head` that is here already; `broken` gets what came if it breaks off."""
-        body, at = bytearray(announced.total), len(head)
-        body[:at] = head
+    ) -> memoryview:
+        """The body of an upload, after the `head` that is here already; `broken` gets what came if it breaks off.
+
+        Nobody else has it, and it is never copied whole: that would take the time of everybody on this loop.
+        """
+        room, at = np.empty(announced.total, np.uint8), len(head)
+        body = room.data
+        if head:
+            await asyncio.to_thread(np.copyto, room[:at], np.frombuffer(head, np.uint8))
         end = asyncio.get_running_loop().time() + self.settings.grace
         try:
             async with asyncio.timeout_at(end) as deadline:
@@ -84,11 +90,11 @@ class Intake:
                     deadline.reschedule(end)
         except (TimeoutError, ClientDisconnect) as error:
             if broken is not None:
-                await asyncio.to_thread(broken, memoryview(body)[:at])
+                await asyncio.to_thread(broken, body[:at])
             raise _broken_off(error, at, len(body), self.settings.slowest) from None
         if at < len(body):
             raise BadFormat("a body is as long as it says", f"{at} of {len(body)} bytes", "send it again")
-        return bytes(body)
+        return body
 
     async def receive_small(self, stream: AsyncIterator[bytes]) -> bytes:
         """A body of a few words."""

@@ -45,7 +45,7 @@ class Parts:
         while self._parts and self.size + len(body) > self.most:
             self.drop(next(iter(self._parts)))
         try:
-            write_file(self._path(client), bytes(body), private=True, sync=False)
+            write_file(self._path(client), body, private=True, sync=False)
         except StorageError:
             return
         self._parts[client] = Part(number, digest, len(body))

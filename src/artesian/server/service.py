@@ -17,6 +17,7 @@ from artesian.engine import Coordinator
 from artesian.errors import Refused, StorageError, StoreDamaged
 from artesian.server.failpoints import reach
 from artesian.server.federation import Federation
+from artesian.server.measuring import Crew
 from artesian.server.store import Store
 
 T = TypeVar("T")
@@ -43,10 +44,12 @@ class Service:
         snapshot_every: int = 100,
         keep_uploads: bool = False,
         measurers: int = 2,
+        crew: Crew | None = None,
     ) -> None:
+        """`crew` measures in the place of this process's own threads; it ends with the service."""
         self.coordinator, self.store = coordinator, store
         self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
-        self.counts = Counts()
+        self.counts, self.crew = Counts(), crew
         self._since_snapshot = 0
         self._writer = ThreadPoolExecutor(1, "writer")
         self._measurers = ThreadPoolExecutor(measurers, "measurer")
@@ -83,8 +86,8 @@ class Service:
         receipt = await self._write(lambda: self.coordinator.admit(upload), notify=False)
         if receipt is None:  # a retry
             return await self.task(upload.client)
-        loop = asyncio.get_running_loop()
-        measured = await loop.run_in_executor(self._measurers, self.coordinator.measure, upload, receipt)
+        measure = partial(self.coordinator.measure, upload, receipt, look=self.crew.look if self.crew else None)
+        measured = await asyncio.get_running_loop().run_in_executor(self._measurers, measure)
         replies = await self._write(lambda: self._fold(lambda: self.coordinator.upload(measured)))
         self.counts.uploads += 1
         self.counts.clipped += bool(measured.digest)
@@ -115,7 +118,12 @@ class Service:
             self._changed.notify_all()
 
     async def task(self, client: ClientId) -> Task | None:
-        """The client's open task as it was given, or None."""
+        """The client's open task as it was given, or None. Nobody who only looks waits for the writer."""
+        with suppress(StorageError, KeyError):  # it is just being replaced
+            found = self._own(client, await asyncio.to_thread(self.coordinator.recorded, client))
+            receipt = self.coordinator.member(client).receipt
+            if found is not None and receipt is not None and found.number == receipt.number:
+                return found
         return self._own(client, await self.run(lambda: self.coordinator.recorded(client)))
 
     async def watch(self) -> None:
@@ -138,6 +146,8 @@ class Service:
     def close(self) -> None:
         """Finish what is under way, take a snapshot, let go of everything."""
         self._measurers.shutdown(wait=False, cancel_futures=True)  # what was not folded was not acknowledged
+        if self.crew is not None:
+            self.crew.close()
         if self.store is not None:
             self._writer.submit(self._save).result()
         self._writer.shutdown()

@@ -12,7 +12,9 @@ class Settings:
 
     snapshot_every: int = 100  # folds between two snapshots
     keep_uploads: bool = False  # keep raw uploads after a snapshot stands for them
+    measure: Literal["threads", "processes", "ray"] = "threads"  # who measures uploads
     measurers: int = 2  # uploads measured at once
+    ray_address: str | None = None  # of a cluster; None: as RAY_ADDRESS says, or one of the server's own
     bytes_in_flight: int = 1 << 29  # of bodies and answers under way, all together
     part_bytes: int = 1 << 30  # of uploads that broke off, kept on disk to be continued
     connections: int = 1000  # at once
@@ -32,6 +34,7 @@ class Settings:
             "part_bytes is at least 0": self.part_bytes >= 0,
             "bytes_in_flight, slowest and grace are positive": min(self.bytes_in_flight, self.slowest, self.grace) > 0,
             "uploads_per_minute is positive": self.uploads_per_minute is None or self.uploads_per_minute > 0,
+            "ray_address is for measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
         }
         for rule, holds in checks.items():

@@ -110,10 +110,10 @@ class Actors(Crew):
         self._queue: deque[Sent] = deque()
         self._hands: list[Hand] = []
         self._stillborn, self._began = 0, time.monotonic()
-        self._ray = self._end.enter_context(_cluster(workers, address))
+        self._ray = self._end.enter_context(cluster(workers, address))
         try:
             self._baggage = [self._ray.put(part) for part in (place.shared(), made())]
-            self._kind = self._ray.remote(num_cpus=1, max_restarts=0, runtime_env={"env_vars": _surroundings()})(Worker)
+            self._kind = self._ray.remote(num_cpus=1, max_restarts=0, runtime_env={"env_vars": surroundings()})(Worker)
             for _ in range(workers):
                 self._hire()
         except BaseException:
@@ -225,12 +225,12 @@ class Actors(Crew):
     def _lost(self, what: str) -> WorkerLost:
         return WorkerLost(
             "actors live as long as the run, or their work is done by others",
-            f"{what} ({_brief(self._cause)})",
+            f"{what} ({brief(self._cause)})",
             "check memory and nodes, use fewer --workers, then --resume",
         )
 
 
-def _surroundings() -> dict[str, str]:
+def surroundings() -> dict[str, str]:
     """The environment of an actor: one thread, memory kept, and modules found where this process finds them."""
     installed = (sys.prefix, sys.base_prefix)
     own = [path or os.getcwd() for path in sys.path if not path.startswith(installed)]
@@ -238,7 +238,7 @@ def _surroundings() -> dict[str, str]:
 
 
 @contextmanager
-def _cluster(workers: int, address: str | None) -> Iterator[Any]:
+def cluster(workers: int, address: str | None) -> Iterator[Any]:
     """Ray, connected: to the cluster at the address, or to one that lives as long as this."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -291,7 +291,7 @@ def _join(init: Callable[[], Any], address: str) -> None:
     if thread.is_alive():
         raise _unreachable(address, f"no answer within {JOIN_WITHIN:.0f} s")
     if failed:
-        raise _unreachable(address, _brief(failed[0]))
+        raise _unreachable(address, brief(failed[0]))
 
 
 def _knock(address: str) -> None:
@@ -302,7 +302,7 @@ def _knock(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
-        raise _unreachable(address, _brief(error)) from None
+        raise _unreachable(address, brief(error)) from None
 
 
 def _unreachable(address: str, why: str) -> Unreachable:
@@ -331,7 +331,7 @@ def _own_signals() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """The last line that says something, of a message that may be long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[-1][:200]}" if lines else type(error).__name__

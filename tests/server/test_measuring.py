@@ -1,0 +1,373 @@
+"""Who measures: threads, processes or nobody else, and the same bits; workers that die, and servers that die."""
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from promises.federation import APP, SECRET, Process, answer, federation, until
+
+from artesian.core import Receipt, Upload
+from artesian.errors import MissingExtra, NotFinite, WorkerLost
+from artesian.params import seal
+from artesian.server.app import decode_task
+from artesian.server.measuring import TRIES, Crew, Lost, answered, found, packed, receive, send, unpacked
+from artesian.server.settings import Settings
+from artesian.server.store import Store
+from artesian.workers import measuring
+
+PROCESSES = ("--measure", "processes", "--measurers", "2")
+UPLOAD = Upload("c0", 1, 5, {"k0": seal(np.arange(7, dtype=np.float32))}, {"k0": 0.1}, {"loss": 0.3})
+RECEIPT = Receipt(1, 0, "train", ("k0",), memo={"$x": [np.zeros((2, 0)), np.ones((2, 3), np.int64)]}, wanted=("k0",))
+
+
+def workers(pid: int) -> set[int]:
+    """The measurers of a server process."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and b"artesian.workers" in (path / "cmdline").read_bytes():
+                found.add(int(path.name))
+        except OSError:
+            pass
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def journal(folder: Path) -> list[tuple[str, str]]:
+    """Every event with its place in the chain."""
+    with sqlite3.connect(folder / "store" / "artesian.db") as database:
+        found = database.execute("SELECT record, chain FROM events ORDER BY number").fetchall()
+    database.close()
+    return found
+
+
+def measured(folder: Path) -> list[tuple[str, int]]:
+    events = [json.loads(record) for record, _ in journal(folder)]
+    return [(e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload"]
+
+
+# how it travels
+
+
+def test_what_travels_arrives_bit_for_bit() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        large = Upload("c0", 1, 5, {"k0": seal(np.random.default_rng(0).normal(size=300_000).astype(np.float32))})
+        sender = threading.Thread(target=lambda: [send(ours, packed(value)) for value in (large, RECEIPT, np.nan)])
+        sender.start()
+        got = [unpacked(receive(theirs)) for _ in range(3)]
+        sender.join()
+        assert got[0]["models"]["k0"].tobytes() == large.params.tobytes()
+        assert not got[0]["models"]["k0"].flags.writeable
+        (empty, ones), want = got[1]["memo"]["$x"], RECEIPT.memo["$x"]
+        assert (empty.shape, empty.dtype) == ((2, 0), np.float64)
+        assert (ones == want[1]).all() and ones.dtype == np.int64
+        assert np.isnan(got[2])
+        ours.close()
+        with pytest.raises(EOFError):
+            receive(theirs)
+
+
+def test_an_answer_is_evidence_or_what_went_wrong() -> None:
+    def refuse(upload, receipt):
+        raise NotFinite("a rule", "this", "do that")
+
+    seen = []
+    told = answered(
+        lambda upload, receipt: seen.append((upload, receipt)) or {"loss": float("nan")}, packed(question())
+    )
+    assert np.isnan(found(unpacked(packed(told)))["loss"])
+    assert seen[0][0].mixture == UPLOAD.mixture and seen[0][1].wanted == ("k0",)
+    with pytest.raises(NotFinite, match="a rule: got this; do that"):
+        found(answered(refuse, packed(question())))
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        found(answered(lambda *_: {"loss": 1 / 0}, packed(question())))
+
+
+def question() -> dict:
+    return {"upload": UPLOAD, "receipt": RECEIPT}
+
+
+class Scripted:
+    """A worker that does what it is told."""
+
+    def __init__(self, answers: list, proof: str = "same") -> None:
+        self.answers, self.proof, self.closed = answers, proof, False
+
+    def greet(self) -> str:
+        return self.proof
+
+    def ask(self, question):
+        told = self.answers.pop(0)
+        if told is None:
+            raise Lost("told to")
+        return {"evidence": {"loss": told}}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def crew_of(*scripts: Scripted, count: int = 1) -> Crew:
+    hired = list(scripts)
+    crew = Crew(lambda: hired.pop(0), count, "same")
+    crew.wait()
+    return crew
+
+
+def test_a_lost_worker_is_replaced_and_the_upload_measured_again(caplog) -> None:
+    first, second = Scripted([1.0, None]), Scripted([2.0, 3.0])
+    crew = crew_of(first, second)
+    assert [crew.look(UPLOAD, RECEIPT)["loss"] for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert first.closed and not second.closed
+    assert "a measurer was lost: c0, upload 1: told to" in caplog.text
+    crew.close()
+    assert second.closed
+
+
+def test_an_upload_that_loses_one_worker_after_another_is_refused_and_the_next_is_measured(caplog) -> None:
+    crew = crew_of(*(Scripted([None]) for _ in range(TRIES)), Scripted([4.0]))
+    with pytest.raises(WorkerLost, match="3 measurers lost over it; come back later"):
+        crew.look(UPLOAD, RECEIPT)
+    assert "gave up measuring" in caplog.text
+    assert crew.look(UPLOAD, RECEIPT) == {"loss": 4.0}
+
+
+def test_a_fresh_worker_that_builds_something_else_is_not_used(caplog) -> None:
+    crew = crew_of(Scripted([None]), Scripted([7.0], "other"), Scripted([8.0]))
+    assert crew.look(UPLOAD, RECEIPT) == {"loss": 8.0}
+    assert "another federation" in caplog.text
+
+
+def test_a_worker_that_cannot_be_replaced_is_tried_again(caplog) -> None:
+    def hire():
+        if hired:
+            return hired.pop(0)
+        raise BlockingIOError("no more processes")
+
+    hired = [Scripted([None, None, None])]
+    crew = Crew(hire, 1, "same")
+    crew.wait()
+    with pytest.raises(WorkerLost):
+        crew.look(UPLOAD, RECEIPT)
+    hired.append(Scripted([5.0]))
+    crew._workers[0].answers.append(None)
+    assert crew.look(UPLOAD, RECEIPT) == {"loss": 5.0}
+
+
+def test_nobody_is_hired_once_the_crew_ends() -> None:
+    crew = crew_of(Scripted([None]))
+    crew.close()
+    with pytest.raises(WorkerLost, match="stopping"):
+        crew.look(UPLOAD, RECEIPT)
+
+
+def test_a_ray_address_is_for_ray() -> None:
+    with pytest.raises(ValueError, match="ray_address is for measure = ray"):
+        Settings(ray_address="127.0.0.1:1")
+
+
+def test_ray_that_is_not_installed_names_its_pip_command(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    asked = measuring(federation(), Settings(measure="ray"), "served:federation", ())
+    with pytest.raises(MissingExtra, match=r"pip install 'artesian\[ray\]'"), asked:
+        pass
+
+
+# the same bits
+
+CLIPPED = APP.replace('name="toy")', 'name="toy", clip=0.05)')
+
+
+def play(process: Process) -> list[bytes]:
+    """Four clients in a fixed order, again and again; what they were answered."""
+    tasks = {f"c{i}": process.join(f"c{i}") for i in range(4)}
+    answers = []
+    for client in [f"c{i % 4}" for i in range(12)]:
+        tasks[client] = process.upload(client, tasks[client])
+        answers.append(tasks[client])
+    return answers
+
+
+def inline(folder: Path, **options) -> None:
+    """The same uploads, received by a bare coordinator."""
+    served = federation(**options)
+    store = Store(folder / "store", served.identity)
+    coordinator = served.begin(given=store.shelf)
+    coordinator.record = store.append
+    tasks = {f"c{i}": coordinator.join(f"c{i}", 5)[0].task for i in range(4)}
+    from artesian.codec import decode
+    from artesian.server.app import encode_task
+
+    for client in [f"c{i % 4}" for i in range(12)]:
+        upload = decode("upload", answer(client, encode_task(tasks[client])), Upload)
+        (reply,) = coordinator.receive(upload)
+        tasks[client] = reply.task
+    store.close()
+
+
+@pytest.mark.parametrize(("app", "options"), [(APP, {}), (CLIPPED, {"clip": 0.05})], ids=["plain", "clipped"])
+def test_threads_processes_and_inline_write_the_same_journal(tmp_path, app, options) -> None:
+    answers = {}
+    for way in ("threads", "processes"):
+        (tmp_path / way).mkdir()
+        process = Process(tmp_path / way, "--measure", way, app=app)
+        assert len(workers(process.pid)) == (2 if way == "processes" else 0)
+        answers[way] = play(process)
+        assert process.stop(signal.SIGTERM) == 0
+    (tmp_path / "inline").mkdir()
+    inline(tmp_path / "inline", **options)
+    assert answers["processes"] == answers["threads"]
+    assert len(journal(tmp_path / "inline")) == 16
+    assert journal(tmp_path / "processes") == journal(tmp_path / "threads") == journal(tmp_path / "inline")
+
+
+# workers that die, and servers that die
+
+WATCHED = """
+import os, pathlib, time
+from dataclasses import dataclass
+from artesian.errors import NotFinite
+
+@dataclass(frozen=True)
+class Watched(CDFL):
+    def measure(self, upload, given):
+        HOOK
+        return super().measure(upload, given)
+
+def until(holds):
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+"""
+
+
+def watched(hook: str) -> str:
+    """The app with something that happens in every measuring."""
+    head, rest = APP.replace("CDFL(),", "Watched(),").split("MODEL, WORLD", 1)
+    return head + WATCHED.replace("HOOK", hook) + "MODEL, WORLD" + rest
+
+
+DIE = "pathlib.Path(f'died-{os.getpid()}').touch(); os.kill(os.getpid(), 9)"
+
+
+def test_a_worker_killed_while_it_measures_costs_nobody_anything(tmp_path) -> None:
+    hook = f"if not pathlib.Path('died').exists(): pathlib.Path('died').touch(); {DIE}"
+    process = Process(tmp_path, *PROCESSES, app=watched(hook))
+    before = workers(process.pid)
+    second = process.upload("c0", process.join("c0"))
+    assert decode_task(second).number == 2
+    after = workers(process.pid)
+    assert len(after) == 2 and len(after & before) == 1
+    process.upload("c0", second)
+    assert process.stop(signal.SIGTERM) == 0
+    assert measured(tmp_path) == [("c0", 1), ("c0", 2)]
+    assert (tmp_path / "log").read_text().count("a measurer was lost") == 1
+
+
+def test_idle_workers_that_are_killed_are_replaced(tmp_path) -> None:
+    process = Process(tmp_path, *PROCESSES)
+    task = process.join("c0")
+    for pid in workers(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    assert decode_task(process.upload("c0", task)).number == 2
+    assert process.stop(signal.SIGTERM) == 0
+
+
+def test_an_upload_that_kills_every_worker_is_refused_and_may_come_again(tmp_path) -> None:
+    process = Process(tmp_path, *PROCESSES, app=watched(f"if not pathlib.Path('mended').exists(): {DIE}"))
+    task = process.join("c0")
+    body = answer("c0", task)
+    status, told = process.request("PUT", "/v1/clients/c0/uploads/1", SECRET, body)
+    assert status == 503
+    assert json.loads(told)["error"] == "WorkerLost" and json.loads(told)["got"] == "3 measurers lost over it"
+    assert len(list(tmp_path.glob("died-*"))) == TRIES
+    assert measured(tmp_path) == []
+    (tmp_path / "mended").touch()
+    for _ in range(2):  # the second is a retry
+        status, next_task = process.request("PUT", "/v1/clients/c0/uploads/1", SECRET, body)
+        assert (status, decode_task(next_task).number) == (200, 2)
+    assert process.stop(signal.SIGTERM) == 0
+    assert measured(tmp_path) == [("c0", 1)]
+    assert "gave up measuring" in (tmp_path / "log").read_text()
+
+
+def test_uploads_are_measured_at_the_same_time(tmp_path) -> None:
+    meet = "pathlib.Path(f'here-{os.getpid()}').touch(); until(lambda: len(list(pathlib.Path().glob('here-*'))) == 2)"
+    process = Process(tmp_path, *PROCESSES, app=watched(meet))
+    tasks = {client: process.join(client) for client in ("c0", "c1")}
+    threads = [threading.Thread(target=process.upload, args=item) for item in tasks.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert process.stop(signal.SIGTERM) == 0
+    assert sorted(measured(tmp_path)) == [("c0", 1), ("c1", 1)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
+def test_a_server_that_ends_leaves_nobody_behind(tmp_path, number) -> None:
+    process = Process(tmp_path, *PROCESSES, app=watched("pathlib.Path('here').touch(); time.sleep(600)"))
+    pids = workers(process.pid)
+    task = process.join("c0")
+    body = answer("c0", task)
+
+    def give_up() -> None:
+        with pytest.raises((OSError, AssertionError)):
+            assert process.request("PUT", "/v1/clients/c0/uploads/1", SECRET, body)[0] == 200
+
+    client = threading.Thread(target=give_up)
+    client.start()
+    until(lambda: (tmp_path / "here").exists())  # one of them is at work, and would be for long
+    assert len(pids) == 2
+    process.stop(number)
+    until(lambda: not any(map(alive, pids)))
+    client.join()
+    assert measured(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("hook", "status", "error"),
+    [
+        ("raise NotFinite('a rule', 'this', 'do that')", 422, "NotFinite"),
+        ("return {'loss': float('nan')}", 422, "NotFinite"),
+    ],
+    ids=["refusal", "nan"],
+)
+def test_what_measuring_refuses_is_refused_alike(tmp_path, hook, status, error) -> None:
+    told = {}
+    for way in ("threads", "processes"):
+        (tmp_path / way).mkdir()
+        process = Process(tmp_path / way, "--measure", way, app=watched(hook))
+        told[way] = process.request("PUT", "/v1/clients/c0/uploads/1", SECRET, answer("c0", process.join("c0")))
+        assert process.stop(signal.SIGTERM) == 0
+    assert told["processes"] == told["threads"]
+    assert (told["threads"][0], json.loads(told["threads"][1])["error"]) == (status, error)
+
+
+def test_a_federation_that_is_another_in_every_process_is_refused_at_the_start(tmp_path) -> None:
+    app = APP.replace("WORLD.proxies(0)", "WORLD.proxies(__import__('os').getpid())")
+    with pytest.raises(AssertionError, match="give every random draw a seed"):
+        Process(tmp_path, *PROCESSES, app=app)
+
+
+def test_a_worker_that_cannot_start_ends_the_server_with_its_words(tmp_path) -> None:
+    app = APP + "\nif 'workers' in __import__('sys').argv[0]: raise RuntimeError('no data here')\n"
+    with pytest.raises(AssertionError, match="no data here"):
+        Process(tmp_path, *PROCESSES, app=app)
+    said = (tmp_path / "log").read_text()
+    assert "a measurer comes up" in said and "Traceback" not in said
