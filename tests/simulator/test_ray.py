@@ -200,7 +200,7 @@ def test_somebody_else_at_the_address_is_one_sentence() -> None:
 
 def test_a_cluster_that_has_no_room_is_not_waited_for(cluster, monkeypatch) -> None:
     monkeypatch.setattr(ours, "START_WITHIN", 0.1)
-    held = [ray.remote(num_cpus=1)(ours.Worker).remote(None) for _ in range(2)]
+    held = [ray.remote(num_cpus=1)(ours.Worker).remote(None, []) for _ in range(2)]
     with pytest.raises((WorkerLost, Unreachable), match="room for one actor"):
         simulate(toy(), **RAY)
     for actor in held:
