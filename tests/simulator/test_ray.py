@@ -7,13 +7,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from artesian.algorithms import CDFL, FedAvg, FedSoft
 from artesian.errors import NotFinite, SettingError, Unreachable, WorkerLost
+from artesian.learners.arrays import SoftmaxRegression
 from artesian.simulator import ray as ours
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.start import Start
+from artesian.simulator.world import Rotated
 from artesian.testing import ToyModel, ToyWorld
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -64,6 +68,26 @@ def test_killed_actors_are_replaced_and_the_bits_stay(cluster) -> None:
     assert len(killed) == 3
     assert simulation.coordinator.digest() == one.coordinator.digest()
     assert simulation.watch.uploads.rows == one.watch.uploads.rows
+
+
+def test_actors_need_no_data_files(cluster, tmp_path) -> None:
+    """All they draw from comes from the main process."""
+    path = tmp_path / "d.npz"
+    x = np.random.default_rng(0).integers(0, 256, (600, 20, 20), np.uint8)
+    np.savez(path, x=x, y=np.arange(600) % 10)
+    sizes = {"samples_min": 20, "samples_max": 40, "proxy_images": 50, "test_images": 60, "client_test_samples": 30}
+    experiment = Experiment(
+        Rotated(str(path), clients=6, **sizes),
+        SoftmaxRegression(400, 10),
+        CDFL(),
+        start=Start("apart", 0, 0),
+        uploads=12,
+    )
+    simulations = [Simulation(experiment, 0, **means) for means in ({}, RAY, {"workers": 2})]
+    path.unlink()
+    for simulation in simulations:
+        simulation.run()
+    assert len({simulation.coordinator.digest() for simulation in simulations}) == 1
 
 
 @dataclass(frozen=True)
