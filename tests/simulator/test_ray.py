@@ -179,6 +179,7 @@ def command(*options: str, **environment: str) -> subprocess.CompletedProcess:
     """In a process of its own: that has no session yet."""
     given = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", "--set", "uploads=8", "--executor", "ray"]
     surroundings = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | environment
+    surroundings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray leaves 127.0.0.1 as it is, so it is found there
     return subprocess.run([*given, *options], capture_output=True, text=True, timeout=240, env=surroundings)
 
 
@@ -189,6 +190,33 @@ def test_a_run_brings_its_own_cluster_and_ends_it_without_a_word() -> None:
         line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines()
     )  # our progress, no chatter
     assert '"executor": "ray", "workers": 1' in told.stdout
+
+
+def test_a_clusters_own_processes_listen_here_only(cluster) -> None:
+    """Whoever reaches a cluster may run code in it."""
+    assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+    own = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+    listening = {address for pid in descendants(os.getpid()) for address in listens(pid)}
+    assert listening and listening <= set(own)  # 127.0.0.1, the same in IPv6, and ::1
+
+
+def descendants(pid: int) -> list[int]:
+    children = [
+        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+    ]
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
+def listens(pid: int) -> list[str]:
+    """The addresses a process listens at, as the system writes them."""
+    try:
+        sockets = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return []  # it has ended
+    lines = [
+        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
+    return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
 
 
 def test_a_run_joins_a_cluster_by_its_address_and_leaves_it(cluster) -> None:
