@@ -7,13 +7,17 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from artesian.algorithms import CDFL, FedAvg, FedSoft
 from artesian.errors import NotFinite, SettingError, Unreachable, WorkerLost
+from artesian.learners.arrays import SoftmaxRegression
 from artesian.simulator import ray as ours
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.start import Start
+from artesian.simulator.world import Rotated
 from artesian.testing import ToyModel, ToyWorld
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
@@ -64,6 +68,26 @@ def test_killed_actors_are_replaced_and_the_bits_stay(cluster) -> None:
     assert len(killed) == 3
     assert simulation.coordinator.digest() == one.coordinator.digest()
     assert list(simulation.watch.uploads) == list(one.watch.uploads)
+
+
+def test_actors_need_no_data_files(cluster, tmp_path) -> None:
+    """All they draw from comes from the main process."""
+    path = tmp_path / "d.npz"
+    x = np.random.default_rng(0).integers(0, 256, (600, 20, 20), np.uint8)
+    np.savez(path, x=x, y=np.arange(600) % 10)
+    sizes = {"samples_min": 20, "samples_max": 40, "proxy_images": 50, "test_images": 60, "client_test_samples": 30}
+    experiment = Experiment(
+        Rotated(str(path), clients=6, **sizes),
+        SoftmaxRegression(400, 10),
+        CDFL(),
+        start=Start("apart", 0, 0),
+        uploads=12,
+    )
+    simulations = [Simulation(experiment, 0, **means) for means in ({}, RAY, {"workers": 2})]
+    path.unlink()
+    for simulation in simulations:
+        simulation.run()
+    assert len({simulation.coordinator.digest() for simulation in simulations}) == 1
 
 
 @dataclass(frozen=True)
@@ -155,6 +179,7 @@ def command(*options: str, **environment: str) -> subprocess.CompletedProcess:
     """In a process of its own: that has no session yet."""
     given = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", "--set", "uploads=8", "--executor", "ray"]
     surroundings = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | environment
+    surroundings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray leaves 127.0.0.1 as it is, so it is found there
     return subprocess.run([*given, *options], capture_output=True, text=True, timeout=240, env=surroundings)
 
 
@@ -165,6 +190,33 @@ def test_a_run_brings_its_own_cluster_and_ends_it_without_a_word() -> None:
         line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines()
     )  # our progress, no chatter
     assert '"executor": "ray", "workers": 1' in told.stdout
+
+
+def test_a_clusters_own_processes_listen_here_only(cluster) -> None:
+    """Whoever reaches a cluster may run code in it."""
+    assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
+    own = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+    listening = {address for pid in descendants(os.getpid()) for address in listens(pid)}
+    assert listening and listening <= set(own)  # 127.0.0.1, the same in IPv6, and ::1
+
+
+def descendants(pid: int) -> list[int]:
+    children = [
+        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+    ]
+    return [*children, *(below for child in children for below in descendants(child))]
+
+
+def listens(pid: int) -> list[str]:
+    """The addresses a process listens at, as the system writes them."""
+    try:
+        sockets = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return []  # it has ended
+    lines = [
+        line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]
+    ]
+    return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets]
 
 
 def test_a_run_joins_a_cluster_by_its_address_and_leaves_it(cluster) -> None:
@@ -200,7 +252,7 @@ def test_somebody_else_at_the_address_is_one_sentence() -> None:
 
 def test_a_cluster_that_has_no_room_is_not_waited_for(cluster, monkeypatch) -> None:
     monkeypatch.setattr(ours, "START_WITHIN", 0.1)
-    held = [ray.remote(num_cpus=1)(ours.Worker).remote(None) for _ in range(2)]
+    held = [ray.remote(num_cpus=1)(ours.Worker).remote(None, []) for _ in range(2)]
     with pytest.raises((WorkerLost, Unreachable), match="room for one actor"):
         simulate(toy(), **RAY)
     for actor in held:

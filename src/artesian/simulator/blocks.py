@@ -74,7 +74,7 @@ def _received(sent: Any, shape: tuple[int, ...], dtype: np.dtype[Any], own: bool
 
 
 def laid_out(value: V, own: bool = False) -> V:
-    """The value with blocks in place of its large arrays; the small ones are as protected as they are."""
+    """The value with blocks in place of its large arrays; the small ones are protected like them."""
     return swapped(value, np.ndarray, lambda array: _laid_out(array, own))
 
 

@@ -265,7 +265,7 @@ def cluster(workers: int, address: str | None) -> Iterator[Any]:
             options |= {"_node_ip_address": "127.0.0.1"}
         end.callback(ray.shutdown)
         if address == "local":
-            with _own_signals():
+            with _own_signals(), _loopback():
                 ray.init(**options)
         else:
             _join(lambda: ray.init(**options), address)
@@ -329,6 +329,22 @@ def _own_signals() -> Iterator[None]:
     finally:
         if main:
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _loopback() -> Iterator[None]:
+    """127.0.0.1 stays what it is: Ray would take another address of this machine for it, and listen at all of them."""
+    from ray._private import ray_constants
+
+    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    if before is None:  # another version, which may not need it
+        yield
+        return
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def brief(error: BaseException) -> str:

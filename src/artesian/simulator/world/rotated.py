@@ -12,7 +12,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.errors import SettingError
-from artesian.simulator.blocks import once
+from artesian.simulator.blocks import laid_out, once
 from artesian.simulator.data import Samples, classes_of, images
 from artesian.simulator.pixels import flattened, rotate, shape_of
 from artesian.simulator.world.dealing import flat_images
@@ -127,12 +127,14 @@ def _rotated(data: str, clusters: int) -> list[np.ndarray]:
         raise SettingError(
             "images are square to be turned", f"{height} x {width} with {clusters} clusters", "crop them"
         )
-    return [flat_images(data), *(_turned(data, i * 360 / clusters) for i in range(1, clusters))]
+    return [flat_images(data), *_turned(data, clusters)]
 
 
-@once(32)
-def _turned(data: str, degrees: float) -> np.ndarray:
-    return flattened(rotate(images(data).x, degrees))
+@once(4)
+def _turned(data: str, clusters: int) -> list[np.ndarray]:
+    """Every rotation but the first; each is laid out before the next is made."""
+    x = images(data).x
+    return [laid_out(flattened(rotate(x, i * 360 / clusters))) for i in range(1, clusters)]
 
 
 @lru_cache(maxsize=8)
