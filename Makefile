@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,dev
 
-.PHONY: help install demo test reliability check format bench bench-w1 bench-simulator bench-service constraints clean
+.PHONY: help install demo test reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench-w1     of them: the simulator beside a bare loop, ending with ratio_to_bare"
 	@echo "make bench-simulator  of them: all about the simulator, other simulators included"
 	@echo "make bench-service  of them: the HTTP service under load"
+	@echo "make bench-capacity  what a server takes, by model, cores and measurers"
 	@echo "make constraints  refresh constraints.txt"
 
 $(BIN)/python:
@@ -61,6 +62,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/clients.py
 	@$(MAKE) --no-print-directory bench-simulator
 	@$(MAKE) --no-print-directory bench-service
+	@$(MAKE) --no-print-directory bench-capacity
 
 bench-w1: $(VENV)/.dev
 	@$(BIN)/python benchmarks/w1.py $(ARGS)
@@ -70,6 +72,9 @@ bench-simulator: $(VENV)/.dev
 
 bench-service: $(VENV)/.dev
 	@$(BIN)/python benchmarks/service.py --profile
+
+bench-capacity: $(VENV)/.dev
+	@$(BIN)/python benchmarks/capacity.py $(ARGS)
 
 constraints: | $(BIN)/python
 	@$(BIN)/python tools/constraints.py

@@ -5,7 +5,8 @@ a process of clients that replay prepared uploads over loopback (see `service.py
 is the sum of what the server and its measurers hold, at its highest; disk is what the server writes for an upload, and
 what its store holds of it until a snapshot drops it.
 
-The second table is about everybody else: one process asks for `/healthz` and, as a client that has nothing to send,
+The second table is how a server grows with its members: each is remembered, and a snapshot writes all of them down. The
+third is about everybody else: one process asks for `/healthz` and, as a client that has nothing to send,
 for its task, again and again, while others upload 45 MB models. An answer "unchanged" is a few bytes; a draw is the
 whole model.
 """
@@ -175,6 +176,53 @@ def _uploads(store: Path) -> int:
         database.close()
 
 
+# how it grows with its members
+
+
+def members(count: int, folder: Path) -> list[str]:
+    """The row of a federation with so many members who all have their first task."""
+    say(f"{count} members")
+    out = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), "--members", str(count), "--folder", str(folder)],
+        env=environment("40 kB", 0),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    ).stdout
+    found = json.loads(out)
+    return [f"{count:,}", *(number(found[key]) for key in ("resident", "snapshot", "computing", "record", "start"))]
+
+
+def grow(count: int, folder: Path) -> dict[str, float]:
+    """What so many members cost: resident MB, seconds of a snapshot, MB, and seconds to start from it."""
+    from service_server import null
+
+    from artesian.server.service import Service
+    from artesian.server.store import Store
+
+    served = null()
+    store = Store(folder / "members", served.identity)
+    service = Service.open(served, store)
+    service.coordinator.record = lambda _: None  # the snapshot stands for them
+    before = _resident()
+    for i in range(count):
+        service.coordinator.join(f"client-{i:08d}", 100)
+    resident = _resident() - before
+    began, worked = time.perf_counter(), time.process_time()
+    store.save(service.coordinator.snapshot(tasks=False))
+    snapshot, computing = time.perf_counter() - began, time.process_time() - worked
+    record = sum(path.stat().st_size for path in store.folder.glob("artesian.db*")) / 1e6
+    service.close()
+    began = time.perf_counter()
+    Service.open(served, Store(folder / "members", served.identity)).close()
+    found = {"resident": resident, "snapshot": snapshot, "computing": computing, "record": record}
+    return found | {"start": time.perf_counter() - began}
+
+
+def _resident() -> float:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 # who waits for whom
 
 
@@ -189,12 +237,14 @@ class Bystander(threading.Thread):
         self.stop, self.failure = threading.Event(), ""
 
     def run(self) -> None:
+        buffer = bytearray(1 << 18)
         try:
             while not self.stop.wait(self.every):
                 began = time.perf_counter()
                 self.connection.request("GET", self.path, headers=self.headers)
                 answer = self.connection.getresponse()
-                answer.read()
+                while answer.readinto(buffer):  # piece by piece, or it would hold up the others of this process
+                    pass
                 self.seen.append(time.perf_counter() - began)
                 if answer.status >= 400:
                     raise ValueError(f"status {answer.status}")
@@ -271,13 +321,15 @@ HEAD = [
     "store MB",
     "uploads",
 ]
+MEMBERS_HEAD = ["members", "memory MB", "snapshot s", "computing s", "database MB", "stop and start s"]
 BESIDE_HEAD = ["way", "measure", "uploads/s", "request", "p50 ms", "p99 ms", "longest ms", "requests"]
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two short rows; writes no results")
-    parser.add_argument("--only", choices=["throughput", "beside"], help="one of the two tables")
+    parser.add_argument("--only", choices=["throughput", "members", "beside"], help="one of the three tables")
+    parser.add_argument("--members", type=int, help="only grow so many members in this process, and say what they cost")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement, at least (default 6)")
     parser.add_argument("--samples", type=int, default=250, help="of each of the four proxy sets (default 250)")
     parser.add_argument("--folder", type=Path, default=HERE, help="on a disk, for the stores (default: beside this)")
@@ -287,6 +339,10 @@ def _options() -> argparse.Namespace:
 
 def main() -> None:
     options = _options()
+    if options.members is not None:
+        with tempfile.TemporaryDirectory(prefix=".members-", dir=options.folder.resolve()) as folder:
+            print(json.dumps(grow(options.members, Path(folder))))
+        return
     cases, others = (CASES[4:5], BESIDE[:1]) if options.quick else (CASES, BESIDE)
     seconds = 1.0 if options.quick else options.seconds
     sections = [
@@ -296,11 +352,15 @@ def main() -> None:
     ]
     with tempfile.TemporaryDirectory(prefix=".capacity-", dir=options.folder.resolve()) as folder:
         place = Path(folder)
-        if options.only != "beside":
+        if options.only in (None, "throughput"):
             rows = [throughput(case, place, seconds, options.samples) for case in _fitting(cases)]
             sections.append("## Uploads a second\n\n" + table(HEAD, rows))
             print(sections[-1], flush=True)
-        if options.only != "throughput":
+        if options.only in (None, "members"):
+            counts = (1000,) if options.quick else (1000, 10_000)
+            sections.append("## Members\n\n" + table(MEMBERS_HEAD, [members(count, place) for count in counts]))
+            print(sections[-1], flush=True)
+        if options.only in (None, "beside"):
             rows = [row for case in others for row in beside(case, place, seconds, options.samples)]
             sections.append("## Small requests beside 45 MB uploads\n\n" + table(BESIDE_HEAD, rows))
             print(sections[-1], flush=True)

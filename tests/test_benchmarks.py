@@ -30,6 +30,17 @@ def test_every_script_explains_itself(script) -> None:
     assert "--repeats" in done.stdout
 
 
+def test_the_capacity_of_a_server_is_measured_by_whoever_measures(capsys, monkeypatch) -> None:
+    import capacity
+
+    monkeypatch.setattr(sys, "argv", ["capacity.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        capacity.main()
+    assert "--seconds" in capsys.readouterr().out
+    assert {case.measure for case in capacity.CASES} == {"threads", "processes"}
+    assert capacity.Case("2.3 MB", "cdfl", "processes", 4).options == ["--measure", "processes", "--measurers", "4"]
+
+
 @pytest.mark.parametrize("option", [["--updates", "1"], ["--repeats", "0"], ["--workers", "x"]])
 def test_options_that_make_no_sense_are_refused(option, capsys) -> None:
     from w1 import options

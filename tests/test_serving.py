@@ -29,6 +29,8 @@ publish_after = 3
 [server]
 snapshot_every = 7
 log = "text"
+measure = "processes"
+measurers = 3
 """
 
 
@@ -38,6 +40,7 @@ def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
     federation, settings = load(str(path), ["snapshot_every=9", "algorithm.beta0=0.2"])
     assert (federation.name, federation.clip, federation.publish_after) == ("mine", 2.5, 3)
     assert (settings.snapshot_every, settings.log) == (9, "text")
+    assert (settings.measure, settings.measurers) == ("processes", 3)
     assert (federation.algorithm.beta0, federation.algorithm.horizon) == (0.2, 40)
     from artesian.experiments import load as load_experiment
 
@@ -59,6 +62,9 @@ def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
         ("[server]\nlogs = 'json'", [], "did you mean 'log'"),
         ("[server]\nlog = 'loud'", [], "the server.log"),
         ("server = 3", [], r"write \[server\]"),
+        ("[server]\nmeasure = 'many'", [], "the server.measure"),
+        ("[server]\nmeasurers = 0", [], "at least 1"),
+        ("[server]\nray_address = '10.0.0.5:6379'", [], "ray_address is for measure = ray"),
         ("", ["world.clustres=3"], "did you mean 'clusters'"),
     ],
 )

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -129,7 +129,8 @@ class Actor:
         return self._get(self._actor.ask.remote(question))
 
     def close(self) -> None:
-        self._ray.kill(self._actor)
+        with suppress(Exception):  # it is gone already, or the whole cluster
+            self._ray.kill(self._actor)
 
     def _get(self, ref: Any, within: float | None = None) -> Any:
         try:
