@@ -394,7 +394,7 @@ def test_a_model_travels_to_workers_without_its_instances() -> None:
     model = TorchModel(noisy, device="cpu")
     model.learner(*points()).losses(model.start(0))
     state = model.__getstate__()
-    assert set(state) == {"make", "loss", "task", "device", "share", "frozen", "shape", "scale"}
+    assert set(state) == {"make", "loss", "task", "device", "share", "frozen", "shape", "scale", "precision", "compile"}
     with pytest.raises(SettingError, match="workers find a model's functions by name"):
         TorchModel(lambda: noisy()).__getstate__()
 
