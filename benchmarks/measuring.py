@@ -17,8 +17,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -56,12 +56,11 @@ def run(command: Sequence[str], env: Mapping[str, str], limit: float, cwd: Path 
         text=True,
         start_new_session=True,
     )
-    with sampler:
+    with _ended_by_sigterm(), sampler, process:
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             _end(mark)
-            process.communicate()
             return Outcome(limit, sampler.peak_mb, failure=f"not done after {limit:.0f} s")
         except BaseException:
             _end(mark)
@@ -74,6 +73,20 @@ def run(command: Sequence[str], env: Mapping[str, str], limit: float, cwd: Path 
         return Outcome(seconds, sampler.peak_mb, json.loads(last_line(out)))
     except ValueError:
         return Outcome(seconds, sampler.peak_mb, failure=f"no answer, but {last_line(out)[:80]!r}")
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM as an exception, so that what was started is ended first."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def last_line(text: str) -> str:

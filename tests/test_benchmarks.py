@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -178,6 +180,20 @@ def test_a_peer_that_fails_is_named_with_the_reason() -> None:
     assert "| artesian, plain | 10.0 | 10.0 | 12,500 | 50.0 |" in text
     assert "| Flower 1.41.0, plain: not done after 600 s | - | - | - | - |" in text
     assert "| pfl-research: not installed, no matching distribution | - | - | - | - |" in text
+
+
+def test_a_benchmark_that_is_ended_ends_what_it_measures(tmp_path) -> None:
+    note = tmp_path / "pid"
+    child = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    script = f"import os, sys, measuring; measuring.run([sys.executable, '-c', {child!r}], os.environ, 600)"
+    bench = subprocess.Popen([sys.executable, "-c", script], cwd=FOLDER)
+    deadline = time.monotonic() + 60
+    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    bench.terminate()
+    assert bench.wait(30) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
 
 
 def test_peers_are_compared_neighbour_by_neighbour() -> None:
