@@ -1,9 +1,14 @@
-"""What all tests share: the promises' counts, and the table at the end."""
+"""What all tests share: Ctrl-C, the promises' counts, and the table at the end."""
+
+import signal
 
 import pytest
 from promises.table import FULL, figure, lines, promise
 
 __all__ = ["figure", "promise"]
+
+# whoever starts tests in the background may have them ignore Ctrl-C, and with them every process they start
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
