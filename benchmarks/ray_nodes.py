@@ -121,7 +121,7 @@ def two_nodes() -> Iterator[Any]:
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # its sockets need a short path
     os.environ["RAY_TMPDIR"] = folder
     (Path(folder) / "ray").mkdir()
-    cluster = Cluster()
+    cluster: Any = Cluster()
     try:
         here = {"node_ip_address": "127.0.0.1", "include_dashboard": False}
         cluster.add_node(**here, num_cpus=1, _system_config=CLUSTER)
