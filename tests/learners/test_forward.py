@@ -11,7 +11,7 @@ import pytest
 
 from artesian import cli
 from artesian.core import Plan
-from artesian.errors import BadData, FellBack
+from artesian.errors import BadData, FellBack, SettingError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
@@ -150,6 +150,12 @@ def test_an_experiment_asks_for_them(monkeypatch) -> None:
     changes = ["model.framework=torch", "model.precision=bfloat16", "model.compile=true"]
     model = load("digits-2", changes).model
     assert (model.precision, model.compile) == ("bfloat16", True)
+
+
+@pytest.mark.parametrize(("key", "rule"), [("precision=half", "float32, bfloat16"), ("compile=3", "true or false")])
+def test_what_is_no_option_is_refused(key, rule) -> None:
+    with pytest.raises(SettingError, match=f"{key.partition('=')[0]} is .*{rule}"):
+        load("digits-2", ["model.framework=torch", f"model.{key}"])
 
 
 def test_the_command_line_says_it_in_one_line(monkeypatch, capsys) -> None:

@@ -100,6 +100,8 @@ class TorchModel:
         for name, known in (("task", TASKS), ("device", DEVICES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if not isinstance(self.compile, bool):
+            raise ValueError(f"compile is true or false, not {self.compile!r}")
         if self.loss is not None and not callable(self.loss):
             raise ValueError(f"loss is a function of outputs and targets, not {self.loss!r}")
         if self.shape is not None:
