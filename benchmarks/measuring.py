@@ -1,7 +1,8 @@
 """What the benchmarks of the simulator share: a process measured from outside, tables, and the machine.
 
-Memory is the sum of what all processes of a measurement hold at one moment (resident pages, sampled ten times a
-second); pages that several of them share count for each.
+Memory is told in two ways. `peak_mb` is the sum of what all processes of a measurement hold at one moment (resident
+pages, sampled ten times a second); pages that several of them share count for each. `proportional_mb` counts a shared
+page once, in parts (Linux's Pss, sampled once a second, as it takes longer): that much less memory would be free.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ class Outcome:
     peak_mb: float
     told: Mapping[str, Any] = field(default_factory=dict)
     failure: str = ""
+    proportional_mb: float = 0.0
 
 
 def run(command: Sequence[str], env: Mapping[str, str], limit: float, cwd: Path = HERE) -> Outcome:
@@ -70,7 +73,8 @@ def run(command: Sequence[str], env: Mapping[str, str], limit: float, cwd: Path 
     if process.returncode:
         return Outcome(seconds, sampler.peak_mb, failure=last_line(err) or f"exit code {process.returncode}")
     try:
-        return Outcome(seconds, sampler.peak_mb, json.loads(last_line(out)))
+        told = json.loads(last_line(out))
+        return Outcome(seconds, sampler.peak_mb, told, proportional_mb=sampler.proportional_mb)
     except ValueError:
         return Outcome(seconds, sampler.peak_mb, failure=f"no answer, but {last_line(out)[:80]!r}")
 
@@ -99,7 +103,7 @@ class Sampler:
     """Watches the memory of all processes with one mark; make it before the first of them."""
 
     def __init__(self, mark: str, every: float = 0.1) -> None:
-        self.mark, self.every, self.peak_mb = mark, every, 0.0
+        self.mark, self.every, self.peak_mb, self.proportional_mb = mark, every, 0.0, 0.0
         self._strangers = _pids()  # need not be looked at again and again
         self._done, self._looked = threading.Event(), threading.Condition()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -119,12 +123,16 @@ class Sampler:
 
     def _watch(self) -> None:
         known: dict[int, bool] = {}
+        turns = count()
         while not self._done.wait(self.every):
             pids = _pids() - self._strangers
             known = {pid: marked for pid, marked in known.items() if pid in pids and marked}
             for pid in pids - known.keys():  # a process may get its environment a moment after its number
                 known[pid] = _has(pid, self.mark)
-            now = sum(_resident(pid) for pid, marked in known.items() if marked) / 1e6
+            ours = [pid for pid, marked in known.items() if marked]
+            now = sum(_resident(pid) for pid in ours) / 1e6
+            if next(turns) % 10 == 0:
+                self.proportional_mb = max(self.proportional_mb, sum(_proportional(pid) for pid in ours) / 1e6)
             with self._looked:
                 self.peak_mb = max(self.peak_mb, now)
                 self._looked.notify_all()
@@ -143,6 +151,13 @@ def _has(pid: int, mark: str) -> bool:
 def _resident(pid: int) -> int:
     with suppress(OSError, IndexError):
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    return 0
+
+
+def _proportional(pid: int) -> int:
+    with suppress(OSError, StopIteration):
+        told = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in told if line.startswith("Pss:"))
     return 0
 
 

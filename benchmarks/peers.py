@@ -29,7 +29,7 @@ LIMIT = 600.0  # seconds, of every run of a peer
 INSTALLING = 900.0
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(HERE)}
 STYLES: tuple[Literal["plain", "tuned"], ...] = ("plain", "tuned")
-NOTHING = ("-",) * 4
+NOTHING = ("-",) * 5
 OURS = ("artesian", "bare", "naive")  # in this environment
 
 
@@ -98,12 +98,13 @@ def measure(bench: Bench, python: Path, peer: Peer, style: str) -> Outcome:
 def compare(
     bench: Bench, names: Sequence[str], styles: Sequence[Literal["plain", "tuned"]] = STYLES
 ) -> tuple[dict[tuple[str, str], list[Outcome]], dict[str, str]]:
-    """All of them in turn, again and again; and what could not be installed, with the reason."""
-    pythons, missing = _environments(names)
+    """Artesian and these in turn, again and again; and what could not be installed, with the reason."""
+    pythons, missing = _environments([name for name in names if name in PEERS])
+    ours = [name for name in OURS if name in names or name == "artesian"]
     found: dict[tuple[str, str], list[Outcome]] = {}
     for repeat in range(bench.repeats):
         for style in styles:
-            for name in (*OURS, *pythons):
+            for name in (*ours, *pythons):
                 if any(run.failure for run in found.get((name, style), ())):
                     continue  # once is enough
                 say(f"{name}, {style}, run {repeat + 1} of {bench.repeats}")
@@ -134,8 +135,9 @@ def describe(bench: Bench, found: Mapping[tuple[str, str], Sequence[Outcome]], m
     for (name, style), runs in sorted(found.items(), key=lambda item: STYLES.index(item[0][1])):
         rows.append(row(f"{name}, {style}", bench.updates if name in OURS else turns * cohort, runs))
     rows += [[f"{name}: not installed, {reason}", *NOTHING] for name, reason in missing.items()]
-    whole = table(("whole process", "s", "updates/s", "images/s", "peak MB"), rows)
-    return f"{whole}\n\n{table(('artesian to', 'updates/s', 'peak memory'), ratios(bench.updates, found))}"
+    whole = table(("whole process", "s", "updates/s", "images/s", "peak MB", "shared pages once"), rows)
+    head = ("artesian to", "updates/s", "peak memory", "shared pages once")
+    return f"{whole}\n\n{table(head, ratios(bench.updates, found))}"
 
 
 def ratios(updates: int, found: Mapping[tuple[str, str], Sequence[Outcome]]) -> list[list[str]]:
@@ -149,7 +151,8 @@ def ratios(updates: int, found: Mapping[tuple[str, str], Sequence[Outcome]]) -> 
         more = 1.0 if name in OURS else updates / (turns * cohort)  # a last round may be more than was asked for
         faster = [more * theirs.seconds / mine.seconds for mine, theirs in zip(ours, runs, strict=True)]
         memory = [mine.peak_mb / theirs.peak_mb for mine, theirs in zip(ours, runs, strict=True)]
-        rows.append([f"{name}, {style}", spread(faster), spread(memory)])
+        once = [mine.proportional_mb / theirs.proportional_mb for mine, theirs in zip(ours, runs, strict=True)]
+        rows.append([f"{name}, {style}", spread(faster), spread(memory), spread(once)])
     return rows
 
 
@@ -160,17 +163,22 @@ def row(name: str, updates: int, runs: Sequence[Outcome]) -> list[str]:
         return [f"{name}: {failure}", *NOTHING]
     rates = [updates / run.seconds for run in runs]
     images = f"{statistics.median(rates) * SAMPLES:,.0f}"
-    return [name, spread([run.seconds for run in runs]), spread(rates), images, spread([run.peak_mb for run in runs])]
+    memory = spread([run.peak_mb for run in runs]), spread([run.proportional_mb for run in runs])
+    return [name, spread([run.seconds for run in runs]), spread(rates), images, *memory]
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--only", action="append", choices=list(PEERS), help="this peer; may be given again")
+    others = [*OURS[1:], *PEERS]
+    parser.add_argument(
+        "--only", action="append", choices=others, help="Artesian beside this one alone; may be given again"
+    )
+    parser.add_argument("--plain", action="store_true", help="only what people write: no tuned sides")
     given = parser.parse_args()
     with prepared() as (data, kind):
         bench = Bench(data, given.updates, given.repeats, given.workers)
         print(f"{machine('benchmarks/peers.py')}\n\n{conditions(bench, kind)}\n", flush=True)
-        found, missing = compare(bench, given.only or list(PEERS))
+        found, missing = compare(bench, given.only or others, STYLES[:1] if given.plain else STYLES)
     print(describe(bench, found, missing))
 
 

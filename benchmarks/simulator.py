@@ -24,7 +24,7 @@ def report(bench: w1.Bench, kind: str, uploads: int, quick: bool, plain: bool) -
     pairs = w1.compare(bench, [name for name in w1.COMPARISONS if "plain" in name or not plain])
     parts.append(f"## Workload W1\n\n{w1.describe(bench, pairs)}")
     print(f"\n{parts[-1]}\n", flush=True)
-    parts.append(f"## Peers\n\n{peers.describe(bench, *peers.compare(bench, list(peers.PEERS), styles))}")
+    parts.append(f"## Peers\n\n{peers.describe(bench, *peers.compare(bench, [*peers.OURS, *peers.PEERS], styles))}")
     print(f"{parts[-1]}\n", flush=True)
     plan = scaling.Plan(bench.updates, bench.repeats, bench.workers, uploads, 1 if quick else 3)
     names = [name for name in scaling.SECTIONS if not quick or name != "sizes"]

@@ -182,7 +182,7 @@ def conditions(bench: Bench, kind: str) -> str:
     return (
         f"{bench.updates} updates on {kind}; {bench.workers} workers, and as many processes in the bare loop. "
         f"{bench.repeats} run(s) of each side in turn; medians, with the smallest and largest in brackets. Memory is "
-        "the sum over all processes of what each holds, shared pages in each."
+        "the sum over all processes of what each holds, shared pages in each unless said otherwise."
     )
 
 
