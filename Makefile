@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
-# Without a CPU build of torch at hand: EXTRAS=sim,client,server,dev, and the tests of torch are skipped.
-EXTRAS ?= torch,sim,client,server,dev
+# Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
+EXTRAS ?= torch,sim,client,server,report,dev
 
 .PHONY: help install demo test reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
 

@@ -17,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
 
 from measuring import HERE, Outcome, last_line, machine, run, say, spread, table
-from w1 import DATA, SAMPLES, Bench, conditions, options, prepared, surroundings
+from w1 import DATA, SAMPLES, STYLES, Bench, Style, add_plain, conditions, options, prepared, styles, surroundings
 from w1_run import Order
 
 FOLDER = HERE / ".peers"
@@ -28,7 +27,6 @@ COHORT = 10
 LIMIT = 600.0  # seconds, of every run of a peer
 INSTALLING = 900.0
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(HERE)}
-STYLES: tuple[Literal["plain", "tuned"], ...] = ("plain", "tuned")
 NOTHING = ("-",) * 5
 OURS = ("artesian", "bare", "naive")  # in this environment
 
@@ -96,7 +94,7 @@ def measure(bench: Bench, python: Path, peer: Peer, style: str) -> Outcome:
 
 
 def compare(
-    bench: Bench, names: Sequence[str], styles: Sequence[Literal["plain", "tuned"]] = STYLES
+    bench: Bench, names: Sequence[str], styles: Sequence[Style] = STYLES
 ) -> tuple[dict[tuple[str, str], list[Outcome]], dict[str, str]]:
     """Artesian and these in turn, again and again; and what could not be installed, with the reason."""
     pythons, missing = _environments([name for name in names if name in PEERS])
@@ -173,12 +171,12 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=others, help="Artesian beside this one alone; may be given again"
     )
-    parser.add_argument("--plain", action="store_true", help="only what people write: no tuned sides")
+    add_plain(parser)
     given = parser.parse_args()
     with prepared() as (data, kind):
         bench = Bench(data, given.updates, given.repeats, given.workers)
         print(f"{machine('benchmarks/peers.py')}\n\n{conditions(bench, kind)}\n", flush=True)
-        found, missing = compare(bench, given.only or others, STYLES[:1] if given.plain else STYLES)
+        found, missing = compare(bench, given.only or others, styles(given))
     print(describe(bench, found, missing))
 
 

@@ -3,7 +3,8 @@
 Run `python benchmarks/scaling.py`. Every figure comes from a process of its own and is a median with the smallest and
 largest. The tables are:
 
-* `workers`: W1 with one worker and with more, beside the bare loop's own growth.
+* `workers`: W1 with one worker and with more, beside the bare loop's own growth. Tuned, the bare loop has the tricks
+  that the simulator has, so both ask the same of the machine.
 * `ray`: W1 on Ray, one node, beside processes; Ray has an environment of its own, as peers have.
 * `clusters`: what folding and distances are of one upload of CDFL, K from 2 to 16, at 582,026 parameters: training on
   1,250 images and estimating on K proxy sets of 1,000, each on one core.
@@ -25,7 +26,7 @@ from typing import Any
 
 from measuring import HERE, Outcome, machine, number, rate, run, say, spread, table
 from peers import NotInstalled, Peer, environment, installed
-from w1 import SIDES, Bench, at_least, options, prepared, surroundings
+from w1 import SIDES, STYLES, Bench, Style, add_plain, at_least, options, prepared, styles, surroundings
 from w1_run import Order
 
 LIMIT = 1200.0
@@ -49,6 +50,7 @@ class Plan:
     workers: int = 2
     uploads: int = 2000  # of a simulation with many clients
     trainings: int = 3  # timed in one process
+    styles: Sequence[Style] = STYLES  # of W1, by the number of workers
 
     def ask(self, way: str, **order: Any) -> list[Found]:
         """The same measurement in as many processes as there are repeats."""
@@ -63,40 +65,48 @@ class Plan:
 
 
 def workers(plan: Plan, data: Path) -> str:
-    """W1, plain, with one worker and with all."""
-    bench = Bench(data, plan.updates, plan.repeats, plan.workers)
+    """W1 with one worker and with all."""
     counts = sorted({1, plan.workers})
-    warm: dict[tuple[str, int], list[float]] = {(side, count): [] for side in SIDES for count in counts}
-    for repeat in range(plan.repeats):
-        for count in counts:
-            for side in SIDES:
-                say(f"{side} with {count} worker(s), run {repeat + 1} of {plan.repeats}")
-                found = bench.measure(side, replace(Order("plain"), workers=count))
-                warm[side, count].append(rate(found.told["stamps"]))
-    rows = [
-        growth_row(count, *(warm[side, count] for side in SIDES), *(warm[side, 1] for side in SIDES))
-        for count in counts
-    ]
     head = (
-        "workers",
+        "style, workers",
         "artesian, warm updates/s",
         "times one worker",
         "bare, warm updates/s",
         "times one process",
-        "ratio",
+        "artesian to bare",
+        "growth to the bare loop's",
     )
+    rows = []
+    for style in plan.styles:
+        warm = _warm(Bench(data, plan.updates, plan.repeats, plan.workers), style, counts)
+        for count in counts:
+            grown = growth_row(*(warm[side, count] for side in SIDES), *(warm[side, 1] for side in SIDES))
+            rows.append([f"{style}, {count}", *grown])
     return table(head, rows)
 
 
+def _warm(bench: Bench, style: Style, counts: Sequence[int]) -> dict[tuple[str, int], list[float]]:
+    """Updates a second of each side with so many workers, measured in turn."""
+    warm: dict[tuple[str, int], list[float]] = {(side, count): [] for side in SIDES for count in counts}
+    for repeat in range(bench.repeats):
+        for count in counts:
+            for side in SIDES:
+                say(f"{style}, {side} with {count} worker(s), run {repeat + 1} of {bench.repeats}")
+                found = bench.measure(side, replace(Order(style), workers=count))
+                warm[side, count].append(rate(found.told["stamps"]))
+    return warm
+
+
 def growth_row(
-    count: int, ours: Sequence[float], bare: Sequence[float], ours_alone: Sequence[float], bare_alone: Sequence[float]
+    ours: Sequence[float], bare: Sequence[float], ours_alone: Sequence[float], bare_alone: Sequence[float]
 ) -> list[str]:
-    """Both sides with so many workers, and what they are of one worker."""
+    """Both sides with so many workers, what they are of one worker, and what ours is of the other."""
     grown, bare_grown = (
         [a / b for a, b in zip(*pair, strict=True)] for pair in ((ours, ours_alone), (bare, bare_alone))
     )
     ratios = [a / b for a, b in zip(ours, bare, strict=True)]
-    return [str(count), spread(ours), spread(grown), spread(bare), spread(bare_grown), spread(ratios)]
+    beside = [a / b for a, b in zip(grown, bare_grown, strict=True)]
+    return [spread(values) for values in (ours, grown, bare, bare_grown, ratios, beside)]
 
 
 def ray(plan: Plan, data: Path) -> str:
@@ -244,12 +254,13 @@ def main() -> None:
         "--uploads", type=at_least(2), default=2000, help="of simulations with many clients (default 2000)"
     )
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="this table; may be given again")
+    add_plain(parser)
     given = parser.parse_args()
     names = given.only or list(SECTIONS)
     print(f"{machine('benchmarks/scaling.py')}\n", flush=True)
     with ExitStack() as stack:
         data = stack.enter_context(prepared())[0] if {"workers", "ray"} & set(names) else Path()
-        sections(Plan(given.updates, given.repeats, given.workers, given.uploads), names, data)
+        sections(Plan(given.updates, given.repeats, given.workers, given.uploads, styles=styles(given)), names, data)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from measuring import HERE, Outcome, cores, machine, rate, run, say, spread, table
@@ -41,6 +42,8 @@ DATA = "W1_DATA"
 SAMPLES = 1250
 LIMIT = 1200.0  # seconds no single measurement goes beyond
 SIDES = ("artesian", "bare")
+Style = Literal["plain", "tuned"]
+STYLES: tuple[Style, ...] = ("plain", "tuned")
 COMPARISONS = {
     "plain": Order("plain"),
     "tuned": Order("tuned"),
@@ -206,6 +209,16 @@ def options(text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=at_least(1), default=3, help="runs of everything (default 3)")
     parser.add_argument("--workers", type=at_least(1), default=cores(), help="processes (default: the cores there are)")
     return parser
+
+
+def add_plain(parser: argparse.ArgumentParser) -> None:
+    """The option that leaves a part of the work out."""
+    parser.add_argument("--plain", action="store_true", help="only what people write: no tuned sides")
+
+
+def styles(given: argparse.Namespace) -> Sequence[Style]:
+    """The styles that were asked for."""
+    return STYLES[:1] if given.plain else STYLES
 
 
 def main() -> None:

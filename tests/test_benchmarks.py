@@ -225,7 +225,7 @@ def test_peers_are_compared_neighbour_by_neighbour() -> None:
 def test_growth_and_parts_are_shares_of_the_right_whole() -> None:
     from scaling import growth_row, parts_row, spread_small
 
-    assert growth_row(2, [4.0], [5.0], [2.0], [2.5]) == ["2", "4.00", "2.00", "5.00", "2.00", "0.80"]
+    assert growth_row([3.0], [5.0], [2.0], [2.5]) == ["3.00", "1.50", "5.00", "2.00", "0.60", "0.75"]
     part = {"training": 60.0, "measuring": 25.0, "appraising": 5.0, "folding": 10.0, "distances": 2.0, "changed": 1.0}
     assert parts_row([part]) == ["60.0", "30.0", "10.0", "2.00", "1.00", "10.0"]
     assert spread_small([0.001, 0.003, 0.002]) == "0.002 (0.001..0.003)"

@@ -24,6 +24,7 @@ LEVELS = [
         "connecting",
         "refreshing",
         "testing",
+        "report",
         "display",
         "demo",
         "cli",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,27 +11,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from artesian.report.runs import COLUMNS, cells, profiled, tables
+
 if TYPE_CHECKING:
     from artesian.simulator.run import Progress
 
 WIDE = 140  # columns, where no terminal says how many there are
 out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
 err = Console(stderr=True, soft_wrap=True)
-
-COLUMNS = {
-    "client_before": "before",
-    "client_after": "after",
-    "cluster": "cluster",
-    "kl": "KL",
-    "kl_uniform": "KL even",
-    "virtual_time": "time",
-    "bytes_up": "MB up",
-    "bytes_down": "MB down",
-    "wall_seconds": "seconds",
-}
-KEYS = ("algorithm", "preset", "uploads", "settings")  # what makes runs the same but for their seed
-UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
-DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
 
 
 @contextmanager
@@ -104,63 +90,22 @@ def _accuracy(progress: Progress) -> str:
 
 def print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
     """One table for every preset and length."""
-    rows = grouped(summaries)
-    for preset, uploads in dict.fromkeys((row["preset"], row["uploads"]) for row in rows):
-        table = Table("algorithm", "seeds", *COLUMNS.values(), box=None, title_justify="left")
-        table.title = f"{preset}, {uploads} uploads"
-        here = [row for row in rows if (row["preset"], row["uploads"]) == (preset, uploads)]
-        names = [row["algorithm"] for row in here]
-        for row in here:
-            cells = [_pair(row[key], UNITS.get(key, 1.0), DIGITS.get(key, 3)) for key in COLUMNS]
-            several = names.count(row["algorithm"]) > 1
-            label = f"{row['algorithm']} {row['settings']}" if several else row["algorithm"]
-            table.add_row(label, str(row["seeds"]), *cells)
+    for title, rows in tables(summaries).items():
+        table = Table("algorithm", "seeds", *COLUMNS.values(), box=None, title_justify="left", title=title)
+        for label, row in rows.items():
+            table.add_row(label, str(row["seeds"]), *cells(row))
         out.print(table)
 
 
 def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
-    """Where the time went: a row for every part that took any, this process and the workers apart."""
+    """Where the time went, this process and the workers apart."""
     table = Table("part", box=None)
     for who in profile:
         table.add_column(f"{who}, s", justify="right")
         table.add_column("share", justify="right")
-    wholes = {who: sum(parts.values()) for who, parts in profile.items()}
-    for part in [*profile["main"], "together"]:
-        spent = {who: wholes[who] if part == "together" else parts[part] for who, parts in profile.items()}
-        if any(spent.values()):
-            table.add_row(part, *(cell for who in profile for cell in _portion(spent[who], wholes[who])))
+    for part, row in profiled(profile).items():
+        table.add_row(part, *(cell for pair in row for cell in pair))
     out.print(table)
-
-
-def _portion(seconds: float, whole: float) -> tuple[str, str]:
-    return (f"{seconds:.2f}", f"{seconds / whole:.1%}") if seconds else ("-", "-")
-
-
-def grouped(summaries: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per algorithm and settings: each number as [mean, standard deviation] over seeds."""
-    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for summary in summaries:
-        groups.setdefault(tuple(summary.get(key) for key in KEYS), []).append(summary)
-    rows = []
-    for group, members in groups.items():
-        row: dict[str, Any] = {**dict(zip(KEYS, group, strict=True)), "seeds": len(members)}
-        for key in COLUMNS:
-            row[key] = _spread([m[key] for m in members if m.get(key) is not None])
-        rows.append(row)
-    return rows
-
-
-def _spread(values: Sequence[float]) -> list[float] | None:
-    if not values:
-        return None
-    return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0]
-
-
-def _pair(pair: Sequence[float] | None, unit: float, digits: int) -> str:
-    if pair is None:
-        return "-"
-    mean, spread = (value * unit for value in pair)
-    return f"{mean:.{digits}f}±{spread:.{digits}f}" if spread else f"{mean:.{digits}f}"
 
 
 def show(value: Any) -> str:

@@ -208,7 +208,7 @@ def test_equal_shares_all_pass_the_mean_and_a_share_at_a_numeric_bar_passes() ->
 
 def test_the_edges_of_settings_are_allowed() -> None:
     CDFL(c1=1.0, c2=0.0, adjust_start=1.0, horizon=5, rho=0.0, beta0=1.0, adjust_percentile=100)
-    CDFL(adjust_start=0.0, horizon=5, update_bar=1.0, a=0, b=0, adjust_records=1, tau0=1)
+    CDFL(adjust_start=0.0, horizon=5, update_bar=1.0, a=0, b=0, adjust_records=1, adjust_window=1, tau0=1)
 
 
 FILTER = CDFL(adjust_start=0.5, horizon=100, adjust_records=3, tau0=1000)
@@ -260,6 +260,25 @@ def test_every_fresh_upload_is_recorded_after_the_test_and_stale_ones_are_not() 
     assert stale.memory == {}
 
 
+def test_the_filter_may_forget_all_but_the_newest_records() -> None:
+    """Three are kept: of 8, 8, 9, 9 the first goes; with 9, 9 and 9 on record, 9 passes."""
+    window = replace(FILTER, adjust_window=3)
+
+    def fold(losses):
+        rows = np.array([[[loss, 12.0], [1, 3], [1, 3]] for loss in losses])
+        now = state(window, [vector(0), vector(4)], version=60, losses=(8, 15), memory={"records": rows})
+        return window.fold(now, [upload_of(60, {"k0": 9, "k1": 12})])
+
+    step = fold((8.0, 8, 9))
+    assert step.notes["filtered"] == 1
+    assert step.memory["records"][:, 0, 0].tolist() == [8, 9, 9]
+    step = fold((8.0, 9, 9))
+    assert step.notes["filtered"] == 0
+    assert step.memory["records"][:, 0, 0].tolist() == [9, 9, 9]
+    assert fold((8.0, 8)).memory["records"][:, 0, 0].tolist() == [8, 8, 9]
+    assert fold((7.0, 8, 8, 9)).memory["records"][:, 0, 0].tolist() == [8, 9, 9]  # a narrower window than before
+
+
 def test_the_filter_may_start_at_an_epoch_and_needs_a_horizon_for_a_fraction() -> None:
     absolute = CDFL(adjust_start_epoch=3, adjust_records=1)
     now = state(absolute, [vector(0), vector(4)], version=2, losses=(8, 15), memory={"records": np.array([LOWER])})
@@ -297,6 +316,7 @@ def test_cdfl_streams_and_folds_one_at_a_time() -> None:
         {"amplifier": ()},
         {"update_bar": 2},
         {"adjust_records": 0},
+        {"adjust_window": 29},
         {"adjust_start": 2},
         {"adjust_percentile": 101},
     ],

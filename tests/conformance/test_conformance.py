@@ -34,7 +34,7 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     CASA(split=False, decay=False),
     CASAPlus(s0=1.0, total_rounds=20, similarity="delta"),
     CDFL(staleness_ref="cluster", reply_clusters="above_bar", buffers="server"),
-    CDFL(adjust_start_epoch=3, adjust_records=2, amplifier=(3, 3), l_bar=1.0),
+    CDFL(adjust_start_epoch=3, adjust_records=2, adjust_window=4, amplifier=(3, 3), l_bar=1.0),
     CDFL(tau0=1, loss_scale="mean"),
     CFL(eps1=9, eps2=0.01, clients_per_round=3, weighting="uniform", buffers="server"),
     CFL(eps1=9, eps2=0.01, min_size=2, gamma_max=0.1),

@@ -1,0 +1,5 @@
+"""`python -m artesian.cli`."""
+
+from artesian.cli import main
+
+main()

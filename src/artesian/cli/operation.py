@@ -1,0 +1,245 @@
+"""Commands of an operator: see it work, serve, be a client, look after a store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from artesian.cli.application import AsJson, app
+from artesian.display import err, out, show
+from artesian.errors import ArtesianError, SettingError
+
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the store.")]
+TokenName = Annotated[str, typer.Argument(help="What the token is called.")]
+
+token_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the tokens of a store.")
+app.add_typer(token_app, name="token", rich_help_panel="Federations")
+
+
+@app.command(rich_help_panel="Federations")
+def demo(
+    clients: Annotated[int, typer.Option(help="How many client processes.", min=1, max=40)] = 12,
+    seconds: Annotated[float, typer.Option(help="How long clients come and go.", min=1, max=60)] = 30,
+    keep: Annotated[
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep store and records in a new folder.")
+    ] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="FOLDER", help="Only repeat the closing check on a kept folder.")
+    ] = None,
+) -> None:
+    """See it work: a server, a dozen client processes whose data drift, and a kill in the middle.
+
+    The server is killed with SIGKILL while clients are busy, and started again on the same store and port. At the
+    end every upload that a client saw acknowledged is looked for in the store; if one is missing, the exit code is 1.
+    """
+    from artesian.demo import check_extras
+
+    check_extras()
+    from artesian.demo import conductor
+
+    try:
+        conductor.check(check) if check else conductor.perform(clients, seconds, keep)
+    except KeyboardInterrupt:
+        err.print("interrupted: every process of the demo has ended", style="yellow")
+        sys.exit(130)
+
+
+@app.command(rich_help_panel="Federations")
+def serve(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:NAME|FILE|PRESET",
+            help="The federation, or a function that makes it; or an experiment's TOML file or preset.",
+        ),
+    ],
+    store: Annotated[Path, typer.Option("--store", help="The folder that keeps everything.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8440,
+    cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain, for HTTPS.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP beyond this machine.")] = False,
+    measure: Annotated[
+        str | None, typer.Option("--measure", help="Who measures uploads: threads (the default), processes or ray.")
+    ] = None,
+    measurers: Annotated[int | None, typer.Option(help="Uploads measured at once; 2 by default.", min=1)] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option("--ray-address", help="A Ray cluster; by default RAY_ADDRESS, or one of the server's own."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a deployment setting, or SECTION.KEY of an experiment."
+        ),
+    ] = None,
+) -> None:
+    """Serve a federation over HTTP; every upload is on disk before it is answered.
+
+    The first start makes an enrolment and an admin token and shows them once. For example:
+
+    artesian serve app:federation --store store
+
+    artesian serve digits-4 --store store --set snapshot_every=50 --set federation.clip=5
+
+    artesian serve app:federation --store store --measure processes --measurers 4
+    """
+    from artesian.serving import serve as run_server
+
+    chosen = {"measure": measure, "measurers": measurers, "ray_address": ray_address}
+    ours = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None]
+    run_server(source, store, host, port, cert, key, insecure, [*(changes or ()), *ours])
+
+
+@app.command(rich_help_panel="Federations")
+def client(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the server is, such as https://host:8440.")],
+    home: Annotated[Path, typer.Option("--home", help="This client's own folder; it keeps it the same client.")],
+    token: Annotated[str | None, typer.Option(envvar="ARTESIAN_TOKEN", help="The enrolment token, to join.")] = None,
+    learner: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="A learner, or a function that makes one each time.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--client", help="The client's name; made up if left out.")] = None,
+    times: Annotated[int | None, typer.Option(help="How many refreshes; 1 without --every.", min=1)] = None,
+    every: Annotated[float | None, typer.Option(help="Refresh every so many seconds, until stopped.", min=0)] = None,
+    samples: Annotated[int, typer.Option(help="Samples to tell when joining without a learner.", min=0)] = 0,
+    model: Annotated[Path | None, typer.Option("--out", help="Write the model here, after every refresh.")] = None,
+    held: Annotated[bool, typer.Option("--held", help="Only show what is at home; ask nobody.")] = False,
+    leave: Annotated[bool, typer.Option("--leave", help="Leave the federation, in the end.")] = False,
+    patience: Annotated[float, typer.Option(help="Seconds to keep trying on a bad network.", min=0)] = 60.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Run one client: train, upload, draw back. Without a learner, only draw.
+
+    Stopped or killed anywhere, the same command goes on where it was. For example:
+
+    artesian client http://127.0.0.1:8440 --home homes/c07 --learner app:learner --every 3600
+
+    artesian client http://127.0.0.1:8440 --home homes/c07 --out model.safetensors
+    """
+    from artesian.refreshing import describe, draws, learner_maker, refreshes, session_of, write_model
+
+    if held and not (home / "identity.json").exists():
+        raise SettingError("--held shows the home of a client", f"none at {home}", "give its --home")
+    make = learner_maker(learner) if learner else None
+    with _stoppable(home), session_of(url, token, home, held, client=name, patience=patience) as session:
+        if make is not None and not held:
+            often = times if every is not None else times or 1
+            steps = refreshes(session, make, often, every or 0.0, _complain if every is not None else None)
+        else:
+            steps = draws(session, samples) if not (held or leave) else iter([describe(session)] if held else [])
+        for told in steps:
+            _tell_client(told, as_json)
+            if model is not None:
+                write_model(session, model)
+        if leave:
+            session.leave()
+
+
+@token_app.command("make")
+def token_make(
+    store: StorePath,
+    name: TokenName,
+    scope: Annotated[str, typer.Option(help="enrol lets clients join; admin sees the metrics.")] = "enrol",
+) -> None:
+    """Make a token, and show it this once."""
+    if scope not in ("enrol", "admin"):
+        raise SettingError("a scope is enrol or admin", repr(scope), "choose one")
+    sys.stdout.write(_tokens(store).make(scope, name) + "\n")
+
+
+@token_app.command("list")
+def token_list(store: StorePath, as_json: AsJson = False) -> None:
+    """List the tokens by name; their texts are nowhere kept."""
+    rows = [{"name": t.name, "scope": t.scope, "revoked": t.revoked} for t in _tokens(store).all()]
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    table = Table("name", "scope", "state", box=None)
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["scope"]), "revoked" if row["revoked"] else "living")
+    out.print(table)
+
+
+@token_app.command("rotate")
+def token_rotate(store: StorePath, name: TokenName) -> None:
+    """Give a token another text; the old one opens nothing any more."""
+    sys.stdout.write(_tokens(store).rotate(name) + "\n")
+
+
+@token_app.command("revoke")
+def token_revoke(store: StorePath, name: TokenName) -> None:
+    """From now on this token opens nothing; a running server notices at once."""
+    _tokens(store).revoke(name)
+
+
+@app.command(rich_help_panel="Federations")
+def inspect(store: StorePath, as_json: AsJson = False) -> None:
+    """Look into a store that no server holds: clusters, members, versions, last events."""
+    from artesian.serving import describe
+
+    told = describe(store)
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
+    for key in ("name", "algorithm", "format", "events", "snapshot_at", "version"):
+        out.print(f"{key:12} {told[key]}", highlight=False)
+    clusters = Table("cluster", "updated at", "updates", "loss on its proxy", box=None)
+    for row in told["clusters"]:
+        clusters.add_row(row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"]))
+    out.print(clusters)
+    members = Table("member", "samples", "answered", "open task", "mixture", box=None)
+    for row in told["members"][:20]:
+        shares = " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())
+        here = show(row["open"]) if row["present"] else "left"
+        members.add_row(row["client"], str(row["samples"]), str(row["answered"]), here, shares)
+    out.print(members)
+    if len(told["members"]) > 20:
+        out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
+    out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)
+
+
+@contextmanager
+def _stoppable(home: Path) -> Iterator[None]:
+    """Ctrl-C and a polite kill end a client between any two of its steps."""
+    logging.getLogger("stamina").addHandler(logging.NullHandler())  # it would tell of every retry
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"interrupted; the same command goes on from {home}", style="yellow", highlight=False)
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _complain(error: ArtesianError) -> None:
+    err.print(f"error: {error}; going on", style="red", markup=False, highlight=False)
+
+
+def _tell_client(told: Mapping[str, Any], as_json: bool) -> None:
+    def text(value: Any) -> str:
+        if isinstance(value, Mapping):
+            return " ".join(f"{key}={text(item)}" for key, item in value.items())
+        return f"{value:.4f}" if isinstance(value, float) else show(value)
+
+    line = json.dumps(told) if as_json else ", ".join(f"{key} {text(value)}" for key, value in told.items())
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _tokens(store: Path) -> Any:
+    from artesian.server.guard import Tokens
+
+    if not (store / "artesian.db").exists():
+        raise SettingError("tokens belong to a store", f"no artesian.db at {store}", "serve it once first")
+    return Tokens(store / "tokens.json")

@@ -1,0 +1,1 @@
+"""Finished runs side by side: tables for a terminal, and a page with curves."""

@@ -1,0 +1,74 @@
+"""Curves: what the tables of run folders hold, as means over seeds."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from artesian.errors import StorageError
+from artesian.journal import storage
+
+POINTS = 40  # of a curve over uploads: each is the mean of what came since the one before
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method over uploads: the mean over its seeds, and one standard deviation to each side."""
+
+    x: np.ndarray
+    mean: np.ndarray
+    deviation: np.ndarray
+
+    @property
+    def empty(self) -> bool:
+        return not np.isfinite(self.mean).any()
+
+
+def of_uploads(folders: Sequence[Path], column: str, uploads: int) -> Curve:
+    """A column of `metrics.csv`, smoothed: clients differ more among each other than a method does in time."""
+    edges = np.unique(np.linspace(0, uploads, min(POINTS, uploads) + 1).round())
+    lines = []
+    for folder in folders:
+        at, values = read(folder / "metrics.csv", column)
+        place = np.searchsorted(edges, at, side="left") - 1  # in (edge, next edge]
+        kept = np.isfinite(values) & (place >= 0) & (place < len(edges) - 1)
+        counts = np.bincount(place[kept], minlength=len(edges) - 1)
+        sums = np.bincount(place[kept], values[kept], minlength=len(edges) - 1)
+        lines.append(np.where(counts, sums / np.maximum(counts, 1), np.nan))
+    return _over_seeds(edges[1:], lines)
+
+
+def of_clusters(folders: Sequence[Path]) -> Curve:
+    """The mean accuracy of the clusters at every look at them."""
+    looks = [read(folder / "clusters.csv", "accuracy") for folder in folders]
+    x = np.unique(np.concatenate([at for at, _ in looks]))
+    return _over_seeds(x, [_at(x, *look) for look in looks])
+
+
+def _at(x: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.array([values[at == one].mean() if (at == one).any() else np.nan for one in x])
+
+
+def _over_seeds(x: np.ndarray, lines: Sequence[np.ndarray]) -> Curve:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # where no seed has a value there is none
+        mean = np.nanmean(lines, axis=0)
+        deviation = np.nanstd(lines, axis=0, ddof=1) if len(lines) > 1 else np.zeros_like(mean)
+    return Curve(x, mean, np.nan_to_num(deviation))
+
+
+def read(path: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """The uploads of a table, and one column of it; an empty cell is NaN."""
+    with storage(path), open(path, encoding="utf-8", newline="") as file:
+        try:
+            rows = [(float(row["upload"]), float(row[column] or "nan")) for row in csv.DictReader(file)]
+        except (KeyError, TypeError, ValueError, csv.Error) as error:
+            raise StorageError(
+                f"the table holds numbers under 'upload' and {column!r}", f"{error} in {path}", "restore the file"
+            ) from None
+    return (np.array(rows)[:, 0], np.array(rows)[:, 1]) if rows else (np.zeros(0), np.zeros(0))

@@ -1,0 +1,181 @@
+"""The report: finished runs as one HTML page that needs nothing else, no script and no other file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from artesian.errors import SettingError
+from artesian.journal import storage, write_file
+from artesian.report.curves import Curve, of_clusters, of_uploads
+from artesian.report.plots import bars, lines
+from artesian.report.runs import COLUMNS, Finished, Row, cells, method, profiled, tables
+from artesian.simulator.folder import read_json
+from artesian.simulator.stopwatch import PARTS
+
+MARK = "<!doctype html><!-- a report of artesian -->"
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b;
+  background: #fff }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
+th, td { padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
+th:first-child, td:first-child { text-align: left }
+figure { margin: 1rem 0 } figure svg { max-width: 100%; height: auto } figcaption, .note { color: #555 }
+pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
+"""
+MEANINGS = """Before is the score of what clients had trained, after that of what they draw back, each on test data of
+their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions; KL is the
+divergence of the estimated from the true mixture, beside that of guessing evenly. Means over seeds, with the standard
+deviation where there are several."""
+CAPTION = """Over uploads, each point the mean of the uploads since the one before; clusters at every look at them.
+Means over seeds, shaded by one standard deviation."""
+Cells = Sequence[Sequence[str]]
+
+
+def page(runs: Sequence[Finished]) -> str:
+    """All runs: a section for every preset and length."""
+    sections = [_section(title, rows, runs) for title, rows in tables([run.summary for run in runs]).items()]
+    count = f"{len(runs)} runs" if len(runs) > 1 else "One run"
+    head = f'<meta charset="utf-8"><title>Artesian: {count}</title><style>{STYLE}</style>'
+    begin = f'{MARK}\n<html lang="en"><head>{head}</head>\n<body>\n<h1>{count}</h1>'
+    return "\n".join([begin, *sections, _origin(runs), "</body></html>\n"])
+
+
+def write(runs: Sequence[Finished], target: Path) -> None:
+    """Write the page; a file that is no report is left alone."""
+    with storage(target):
+        if target.exists() and not (target.is_file() and target.read_bytes().startswith(MARK.encode())):
+            raise SettingError("a report replaces nothing but a report", str(target), "give another --out")
+        target.parent.mkdir(parents=True, exist_ok=True)
+    write_file(target, page(runs).encode())
+
+
+def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished]) -> str:
+    members = {label: [run for run in runs if method(run.summary) == method(row)] for label, row in rows.items()}
+    found = _table(("method", "seeds", *COLUMNS.values()), [[k, str(r["seeds"]), *cells(r)] for k, r in rows.items()])
+    parts = [f"<h2>{escape(title)}</h2>", found, f'<p class="note">{MEANINGS}</p>', _curves(members)]
+    return "\n".join([*parts, *_differences(members), *_times(members)])
+
+
+def _curves(members: Mapping[str, Sequence[Finished]]) -> str:
+    folders = {label: [run.folder for run in runs] for label, runs in members.items()}
+    uploads = {label: int(runs[0].summary["uploads"]) for label, runs in members.items()}
+
+    def over(column: str) -> dict[str, Curve]:
+        return {label: of_uploads(folders[label], column, uploads[label]) for label in folders}
+
+    panels = {
+        "what clients draw back": over("after"),
+        "clusters": {label: of_clusters(there) for label, there in folders.items()},
+        "KL of the estimated mixture": over("kl"),
+    }
+    return _figure(lines(panels), CAPTION)
+
+
+def _differences(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
+    """In which settings the methods differ, and all settings of each."""
+    whole = {label: _experiment(runs[0]) for label, runs in members.items()}
+    flat = {label: dict(_flat(settings)) for label, settings in whole.items()}
+    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
+    rows = [[key, *(_told(s.get(key, "-")) for s in flat.values())] for key in keys if _differs(key, flat.values())]
+    yield "<h3>Settings</h3>"
+    if rows:
+        yield "<p>The methods differ in these settings, besides those that only one algorithm has:</p>"
+        yield _table(("setting", *flat), rows)
+    elif len(flat) > 1:
+        yield "<p>The methods differ in their algorithms alone.</p>"
+    for label, settings in whole.items():
+        text = json.dumps(settings, indent=2)
+        yield f"<details><summary>{escape(label)}: all settings</summary><pre>{escape(text)}</pre></details>"
+
+
+def _differs(key: str, all_settings: Iterable[Mapping[str, Any]]) -> bool:
+    """Has a setting several values? Those of algorithms are compared within one algorithm."""
+    values: dict[Any, set[str]] = {}
+    for settings in all_settings:
+        group = settings.get("algorithm.name") if key.startswith("algorithm.") else None
+        values.setdefault(group, set()).add(_told(settings.get(key, "-")))
+    return any(len(found) > 1 for found in values.values())
+
+
+def _experiment(run: Finished) -> Mapping[str, Any]:
+    found = read_json(run.folder / "config.json").get("experiment")
+    if not isinstance(found, dict):
+        raise SettingError("config.json of a run holds its experiment", f"none in {run.folder}", "restore the file")
+    return found
+
+
+def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _told(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _times(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
+    """Where the time went, of the runs that were asked."""
+    yield "<h3>Where the time went</h3>"
+    several = any(len(runs) > 1 for runs in members.values())
+    told = {
+        f"{label}, seed {run.summary['seed']}" if several else label: run.summary["profile"]
+        for label, runs in members.items()
+        for run in runs
+        if "profile" in run.summary
+    }
+    if not told:
+        yield "<p>Not known: no run was made with <code>--profile</code>.</p>"
+        return
+    pieces = {
+        label if len(profile) == 1 else f"{label}: {who}": parts
+        for label, profile in told.items()
+        for who, parts in profile.items()
+    }
+    yield _figure(bars(pieces), "Shares of the time of each process; workers of a run are taken together.")
+    for label, profile in told.items():
+        head = (label, *(cell for who in profile for cell in (f"{who}, s", "share")), "what it is")
+        rows = profiled(profile).items()
+        yield _table(
+            head, [[part, *(cell for pair in row for cell in pair), PARTS.get(part, "")] for part, row in rows]
+        )
+
+
+def _origin(runs: Sequence[Finished]) -> str:
+    """What can be looked up: one row for every run."""
+    rows = []
+    for run in runs:
+        told, config = run.summary, read_json(run.folder / "config.json")
+        how = f"{told['executor']}, {told['workers']}" if told.get("workers") else str(told.get("executor", "-"))
+        rows.append(
+            [
+                str(told["algorithm"]),
+                str(told["preset"]),
+                str(told["seed"]),
+                str(told["settings"]),
+                how,
+                f"{told['wall_seconds']:.1f}",
+                f"{told['peak_mb']:.0f}" if told.get("peak_mb") else "-",
+                str(config.get("artesian")),
+                (config.get("commit") or "-")[:10],
+                run.folder.name,
+            ]
+        )
+    head = ("run", "preset", "seed", "settings", "executor", "seconds", "peak MB", "artesian", "commit", "folder")
+    return f"<h2>The runs</h2>\n{_table(head, rows)}"
+
+
+def _table(head: Sequence[str], rows: Cells) -> str:
+    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
+    lines = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table>\n<tr>{top}</tr>\n{lines}\n</table>"
+
+
+def _figure(svg: str, caption: str) -> str:
+    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

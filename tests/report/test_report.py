@@ -1,0 +1,214 @@
+"""The report: curves by hand, a page that stands alone, and what it refuses."""
+
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from artesian import cli
+from artesian.errors import MissingExtra, SettingError, StorageError
+from artesian.report.curves import of_clusters, of_uploads, read
+from artesian.report.runs import profiled, tables
+
+pytest.importorskip("matplotlib", reason="figures need the extra report")
+from artesian.report.page import MARK, page, write
+from artesian.report.plots import bars, lines
+from artesian.report.runs import finished
+
+QUICK = ["--set", "uploads=20", "--set", "world.clients=6", "--set", "evaluate_every=10"]
+NOBODY = print
+
+
+def metrics(folder: Path, rows: list[str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.csv").write_text("\n".join(["upload,client,after,kl", *rows]) + "\n")
+    return folder
+
+
+def test_a_point_is_the_mean_since_the_one_before_and_seeds_spread(tmp_path) -> None:
+    one = metrics(tmp_path / "a", ["1,c0,0.2,", "2,c1,0.4,", "3,c0,0.6,", "4,c1,,"])
+    two = metrics(tmp_path / "b", ["1,c0,0.4,", "2,c1,0.6,", "3,c0,0.6,", "4,c1,0.6,"])
+    curve = of_uploads([one], "after", 4)
+    assert curve.x.tolist() == [1, 2, 3, 4]
+    np.testing.assert_allclose(curve.mean, [0.2, 0.4, 0.6, np.nan])
+    assert not curve.deviation.any()
+    both = of_uploads([one, two], "after", 4)
+    np.testing.assert_allclose(both.mean, [0.3, 0.5, 0.6, 0.6])
+    np.testing.assert_allclose(both.deviation, [0.2 / 2**0.5, 0.2 / 2**0.5, 0.0, 0.0], atol=1e-12)
+    assert of_uploads([one, two], "kl", 4).empty
+    assert not both.empty
+
+
+def test_a_long_run_has_forty_points(tmp_path) -> None:
+    many = metrics(tmp_path, [f"{i},c0,{i % 2},0" for i in range(1, 401)])
+    curve = of_uploads([many], "after", 400)
+    assert curve.x.tolist() == list(range(10, 401, 10))
+    assert curve.mean.tolist() == [0.5] * 40
+
+
+def test_clusters_are_averaged_at_every_look(tmp_path) -> None:
+    (tmp_path / "clusters.csv").write_text("upload,time,cluster,accuracy\n10,1,k0,0.5\n10,1,k1,0.7\n20,2,k0,0.9\n")
+    curve = of_clusters([tmp_path])
+    assert curve.x.tolist() == [10, 20]
+    np.testing.assert_allclose(curve.mean, [0.6, 0.9])
+
+
+def test_a_damaged_table_is_named(tmp_path) -> None:
+    with pytest.raises(StorageError, match=re.escape("metrics.csv")):
+        read(metrics(tmp_path, ["1,c0,much,"]) / "metrics.csv", "after")
+    with pytest.raises(StorageError, match="'loss'"):
+        read(tmp_path / "metrics.csv", "loss")
+    with pytest.raises(StorageError, match=re.escape("clusters.csv")):
+        of_clusters([tmp_path])
+
+
+def test_a_profile_is_seconds_and_shares() -> None:
+    profile = {
+        "main": {"training": 3.0, "waiting": 0.0, "other": 1.0},
+        "workers": {"training": 0.0, "waiting": 0.0, "other": 2.0},
+    }
+    assert profiled(profile) == {
+        "training": [("3.00", "75.0%"), ("-", "-")],
+        "other": [("1.00", "25.0%"), ("2.00", "100.0%")],
+        "together": [("4.00", "100.0%"), ("2.00", "100.0%")],
+    }
+
+
+def test_figures_are_the_same_bytes_and_escape_what_they_are_told() -> None:
+    from artesian.report.curves import Curve
+
+    curve = Curve(np.arange(3.0), np.array([0.1, 0.2, 0.3]), np.full(3, 0.05))
+    nothing = Curve(np.arange(3.0), np.full(3, np.nan), np.zeros(3))
+    first, second = (lines({"left": {"a<b> $x$": curve}, "right": {"a<b> $x$": nothing}}) for _ in range(2))
+    assert first == second
+    assert "a&lt;b&gt; $x$" in first
+    assert "left" in first
+    assert "right" not in first  # nothing to show
+    assert lines({"empty": {"a": nothing}}).startswith("<svg")
+    assert "training" in bars({"one": {"training": 2.0, "idle": 0.0}})
+    assert "idle" not in bars({"one": {"training": 2.0, "idle": 0.0}})
+
+
+def simulate(folder: Path, *more: str) -> None:
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *more, "--out", str(folder)])
+    assert told.exit_code == 0, told.output
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("runs")
+    simulate(place / "cdfl", "--seeds", "2", "--profile")
+    simulate(place / "fedbuff", "--set", "algorithm.name=fedbuff", "--set", "training.epochs=2")
+    return place
+
+
+class Seen(HTMLParser):
+    """What a browser would see: tags in order, cells of tables, and whatever a page would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.rows: list[list[str]] = []
+        self.fetched: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        self.fetched += [f"{tag} {value}" for name, value in attrs if name in ("src", "href") and value]
+        if tag in ("script", "link", "iframe", "img"):
+            self.fetched.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [f"{tag} {value}" for name, value in attrs if name in ("src", "href") and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1].append(data)
+
+
+def test_the_page_stands_alone_and_says_what_compare_says(runs) -> None:
+    text = page(finished([runs], NOBODY))
+    seen = Seen(text)
+    assert seen.open == []
+    assert [one for one in seen.fetched if not one.split()[-1].startswith("#")] == []
+    compared = CliRunner().invoke(cli.app, ["compare", str(runs)]).stdout.splitlines()
+    for name in ("cdfl", "fedbuff"):
+        (line,) = [line.split() for line in compared if line.split()[:1] == [name]]
+        assert line in seen.rows
+    assert ["training.epochs", "5", "2"] in seen.rows
+    assert ["method", "seeds", "before"] in [row[:3] for row in seen.rows]
+    assert [row[-1] for row in seen.rows if row[1] == "digits-2"] == ["seed-0", "seed-1", "fedbuff"]
+    assert page(finished([runs], NOBODY)) == text
+
+
+def test_the_page_shows_where_the_time_went(runs) -> None:
+    seen = Seen(page(finished([runs], NOBODY)))
+    heads = [row[0] for row in seen.rows if row[1:3] == ["main, s", "share"]]
+    assert heads == ["cdfl, seed 0", "cdfl, seed 1"]
+    wholes = [row for row in seen.rows if row[0] == "together"]
+    assert [row[2] for row in wholes] == ["100.0%", "100.0%"]
+    profile = json.loads((runs / "cdfl" / "seed-0" / "summary.json").read_text())["profile"]["main"]
+    (training, _) = [row for row in seen.rows if row[0] == "training"]
+    assert training[1] == f"{profile['training']:.2f}"
+    assert "recipe" in training[3]
+    alone = page(finished([runs / "fedbuff"], NOBODY))
+    assert "no run was made with <code>--profile</code>" in alone
+    assert "<h1>One run</h1>" in alone
+
+
+def test_the_command_writes_a_page_and_replaces_only_reports(runs, tmp_path) -> None:
+    target = tmp_path / "new" / "page.html"
+    for _ in range(2):
+        told = CliRunner().invoke(cli.app, ["report", str(runs), "--out", str(target)])
+        assert told.exit_code == 0, told.output
+        assert "3 runs in" in told.stdout
+        assert target.read_text().startswith(MARK)
+    assert [path.name for path in target.parent.iterdir()] == ["page.html"]
+    mine = tmp_path / "mine.html"
+    mine.write_text("my own words")
+    for other in (mine, tmp_path):
+        with pytest.raises(SettingError, match="nothing but a report"):
+            write(finished([runs], NOBODY), other)
+    assert mine.read_text() == "my own words"
+
+
+def test_two_settings_of_one_algorithm_are_told_apart(runs, tmp_path) -> None:
+    simulate(tmp_path / "bold", "--set", "algorithm.beta0=0.5")
+    seen = Seen(page(finished([runs / "cdfl", tmp_path / "bold"], NOBODY)))
+    (row,) = [row for row in seen.rows if row[0].startswith("algorithm.")]
+    assert row == ["algorithm.beta0", "0.025", "0.5"]
+    alone = page(finished([runs / "cdfl"], NOBODY))
+    assert "differ" not in alone
+    simulate(tmp_path / "fedasync", "--set", "algorithm.name=fedasync")
+    assert "differ in their algorithms alone" in page(finished([runs / "cdfl", tmp_path / "fedasync"], NOBODY))
+
+
+def test_names_cannot_become_markup(runs, tmp_path) -> None:
+    simulate(tmp_path / "odd", "--set", "name=<script>alert(1)</script>")
+    text = page(finished([tmp_path / "odd"], NOBODY))
+    assert "<script" not in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;, 20 uploads" in text
+
+
+def test_without_matplotlib_the_pip_command_is_told(runs, tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra, match=re.escape("pip install 'artesian[report]'")):
+        write(finished([runs], NOBODY), tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_what_is_no_finished_run_is_refused(tmp_path) -> None:
+    told = CliRunner().invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
+    assert "no run folder" in str(told.exception)
+    assert tables([]) == {}
