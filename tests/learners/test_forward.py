@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -162,13 +163,13 @@ def test_the_command_line_says_it_in_one_line(monkeypatch, capsys) -> None:
     trial(monkeypatch, DIES)
     words = ["simulate", "digits-2", "--set", "uploads=2", "--set", "model.framework=torch"]
     monkeypatch.setattr("sys.argv", ["artesian", *words, "--set", "model.precision=bfloat16"])
-    shown = cli.warnings.showwarning
-    with cli.warnings.catch_warnings():
-        cli.warnings.simplefilter("always")
+    shown = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
         try:
             with pytest.raises(SystemExit):
                 cli.main()
         finally:
-            cli.warnings.showwarning = shown
+            warnings.showwarning = shown
     said = " ".join(capsys.readouterr().err.split())
     assert "warning: bfloat16 does not work on this cpu: the trial was ended by SIGILL; it is left out" in said

@@ -183,10 +183,9 @@ def test_workers_map_the_memory_of_the_main_process(tmp_path) -> None:
     world = Rotated(pictures(tmp_path / "d.npz"), 2, 4, 5, 9, proxy_images=20, test_images=30, client_test_samples=5)
     crew = Processes(Place(world, ToyModel(), 0), 2, Stopwatch(), dict.fromkeys(PARTS, 0.0))
     try:
-        pids = list(crew._pool._processes)
-        for pid in pids:
-            wait_for(lambda pid=pid: len(mapped(pid)) >= 4)
-        assert mapped(pids[0]) == mapped(pids[1]) <= mapped(os.getpid())
+        one, other = crew._pool._processes
+        wait_for(lambda: len(mapped(one)) >= 4 and mapped(one) == mapped(other))  # both have settled in
+        assert mapped(one) <= mapped(os.getpid())
     finally:
         crew.close()
 
