@@ -317,6 +317,7 @@ def test_cdfl_streams_and_folds_one_at_a_time() -> None:
         {"update_bar": 2},
         {"adjust_records": 0},
         {"adjust_window": 29},
+        {"adjust_window": 0},
         {"adjust_start": 2},
         {"adjust_percentile": 101},
     ],

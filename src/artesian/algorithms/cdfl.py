@@ -73,7 +73,7 @@ class CDFL(Algorithm):
     adjust_start_epoch: int | None = None  # or at this epoch
     adjust_percentile: float = 70.0
     adjust_records: int = 30  # the filter is silent until a cluster has so many
-    adjust_window: int | None = None  # how many records are kept, the newest; None: all, as in the papers
+    adjust_window: int | None = None  # how many records are kept, the newest; None: all
     horizon: int | None = None  # planned epochs; the simulator fills it in
     buffers: Buffers = "average"
 
@@ -87,8 +87,8 @@ class CDFL(Algorithm):
             "every amplifier is positive": bool(self.amplifiers(3)) and min(self.amplifiers(3)) > 0,
             "update_bar is 'ave' or in [0, 1]": self.update_bar == "ave" or 0 <= self.update_bar <= 1,
             "adjust_records is at least 1": self.adjust_records >= 1,
-            "adjust_window is at least adjust_records": (self.adjust_window or self.adjust_records)
-            >= self.adjust_records,
+            "adjust_window is at least adjust_records": self.adjust_window is None
+            or self.adjust_window >= self.adjust_records,
             "adjust_start is in [0, 1]": self.adjust_start is None or 0 <= self.adjust_start <= 1,
             "adjust_percentile is in [0, 100]": 0 <= self.adjust_percentile <= 100,
         }
