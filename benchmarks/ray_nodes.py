@@ -62,11 +62,10 @@ class Watched(SoftmaxRegression):
 
         node = ray.get_runtime_context().get_node_id()
         note = {"training": seed, "pid": os.getpid(), "node": node, "memory": memory_of_images()}
-        with open(Path(self.folder) / "notes", "a+") as file:  # lines this short are written whole
+        with open(Path(self.folder) / "notes", "a") as file:  # lines this short are written whole
             file.write(json.dumps(note) + "\n")
-            file.seek(0)
-            begun = len(file.readlines())
-        if begun > WARM and self.doomed in ("any", node):
+        wait_until(lambda: len({note["pid"] for note in notes(self.folder)}) >= WORKERS)  # a slow one is waited for
+        if len(notes(self.folder)) > WARM and self.doomed in ("any", node):
             self._stop()
 
     def _stop(self) -> None:
@@ -78,6 +77,20 @@ class Watched(SoftmaxRegression):
         except FileExistsError:
             return
         threading.Event().wait()
+
+
+def notes(folder: str) -> list[dict[str, Any]]:
+    """Of all trainings begun so far."""
+    return [json.loads(line) for line in (Path(folder) / "notes").read_text().splitlines()]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """A bounded time."""
+    end = time.monotonic() + LIMIT
+    while not true():
+        if time.monotonic() > end:
+            raise TimeoutError(f"what is waited for happens within {LIMIT:.0f} s")
+        time.sleep(0.01)
 
 
 class Watching(ArrayLearner):
@@ -152,26 +165,25 @@ def measured(uploads: int, cluster: Any, doomed: str = "", strike: Callable[[int
         seconds = time.perf_counter() - began
         if strike:
             striking.join(LIMIT)
-        notes = [json.loads(line) for line in (Path(folder) / "notes").read_text().splitlines()]
-    trainings = {note["training"] for note in notes}
+        begun = notes(folder)
+    trainings = {note["training"] for note in begun}
     return {
         "bits": bits(simulation),
         "trainings": len(trainings),
-        "redone": len(notes) - len(trainings),
-        "actors": len({note["pid"] for note in notes}),
-        "nodes": len({note["node"] for note in notes}),
-        "memories": len({(note["node"], note["memory"]) for note in notes}),
-        "private": sum(note["memory"].startswith("private") for note in notes),
+        "redone": len(begun) - len(trainings),
+        "actors": len({note["pid"] for note in begun}),
+        "nodes": len({note["node"] for note in begun}),
+        "memories": len({(note["node"], note["memory"]) for note in begun}),
+        "private": sum(note["memory"].startswith("private") for note in begun),
         "seconds": round(seconds, 1),
     }
 
 
 def _strike(stopped: Path, strike: Callable[[int], object]) -> None:
-    end = time.monotonic() + LIMIT
-    while not stopped.exists():
-        if time.monotonic() > end:
-            os._exit(3)  # nothing to strike: the run would be waited for for ever
-        time.sleep(0.01)
+    try:
+        wait_until(stopped.exists)
+    except TimeoutError:
+        os._exit(3)  # nothing to strike: the run would be waited for for ever
     strike(int(stopped.read_text()))
 
 

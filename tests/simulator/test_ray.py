@@ -170,6 +170,18 @@ def test_a_training_that_fails_fails_as_anywhere(cluster) -> None:
         simulate(toy(model=Refusing(home=os.getpid())), **RAY)
 
 
+def test_of_trainings_that_fail_one_is_named() -> None:
+    code = (
+        "import os; from test_ray import *\n"
+        "try: simulate(toy(model=Refusing(home=os.getpid())), **RAY)\n"
+        "except NotFinite as error: print(error, file=sys.stderr)"
+    )
+    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    surroundings.pop("RAY_IGNORE_UNHANDLED_ERRORS", None)  # what a run in this process may have left
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=surroundings)
+    assert (told.returncode, told.stderr) == (0, "data are sound: got others; look at them\n")
+
+
 def test_a_process_is_in_one_cluster(cluster) -> None:
     with pytest.raises(SettingError, match="a process is in one cluster"):
         simulate(toy(), ray_address="127.0.0.1:6379", **RAY)

@@ -34,7 +34,11 @@ DEPTH = 2  # what an actor has at once: one errand it is at, and the next
 TRIES = 3  # how often the same errand, or the start of an actor, may be lost
 START_WITHIN = 300.0  # seconds until there is an actor that works
 JOIN_WITHIN = 30.0  # seconds until a cluster has let this process in
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of several trainings that fail, the run names one and ends
+}
 
 
 class Worker:
