@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from artesian.report.runs import COLUMNS, cells, profiled, tables
+from artesian.report.runs import COLUMNS, cells, profiled, tables, uneven
 
 if TYPE_CHECKING:
     from artesian.simulator.run import Progress
@@ -95,6 +95,8 @@ def print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
         for label, row in rows.items():
             table.add_row(label, str(row["seeds"]), *cells(row))
         out.print(table)
+        if told := uneven(rows):
+            out.print(told, highlight=False, markup=False)
 
 
 def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:

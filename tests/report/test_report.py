@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,8 +13,8 @@ from typer.testing import CliRunner
 
 from artesian import cli
 from artesian.errors import MissingExtra, SettingError, StorageError
-from artesian.report.curves import of_clusters, of_uploads, read
-from artesian.report.runs import profiled, tables
+from artesian.report.curves import Curve, of_clusters, of_uploads, read
+from artesian.report.runs import cells, grouped, profiled, tables
 
 pytest.importorskip("matplotlib", reason="figures need the extra report")
 from artesian.report.page import MARK, page, write
@@ -33,38 +34,63 @@ def metrics(folder: Path, rows: list[str]) -> Path:
 def test_a_point_is_the_mean_since_the_one_before_and_seeds_spread(tmp_path) -> None:
     one = metrics(tmp_path / "a", ["1,c0,0.2,", "2,c1,0.4,", "3,c0,0.6,", "4,c1,,"])
     two = metrics(tmp_path / "b", ["1,c0,0.4,", "2,c1,0.6,", "3,c0,0.6,", "4,c1,0.6,"])
-    curve = of_uploads([one], "after", 4)
+    curve = of_uploads({one: 4}, "after")
     assert curve.x.tolist() == [1, 2, 3, 4]
     np.testing.assert_allclose(curve.mean, [0.2, 0.4, 0.6, np.nan])
     assert not curve.deviation.any()
-    both = of_uploads([one, two], "after", 4)
+    both = of_uploads({one: 4, two: 4}, "after")
     np.testing.assert_allclose(both.mean, [0.3, 0.5, 0.6, 0.6])
     np.testing.assert_allclose(both.deviation, [0.2 / 2**0.5, 0.2 / 2**0.5, 0.0, 0.0], atol=1e-12)
-    assert of_uploads([one, two], "kl", 4).empty
+    assert of_uploads({one: 4, two: 4}, "kl").empty
     assert not both.empty
+
+
+def test_seeds_of_rounds_may_last_differently(tmp_path) -> None:
+    one, two = metrics(tmp_path / "a", ["1,c0,0.2,", "2,c1,0.4,"]), metrics(tmp_path / "b", ["1,c0,0.4,"])
+    curve = of_uploads({one: 2, two: 1}, "after")
+    np.testing.assert_allclose(curve.mean, [0.3, 0.4])
+
+
+def test_a_band_stays_where_values_can_be() -> None:
+    x = np.arange(2.0)
+    low, high = Curve(x, np.array([0.1, 0.5]), np.array([0.2, 0.2])).band
+    np.testing.assert_allclose([low, high], [[0.0, 0.3], [0.3, 0.7]])
+    low, _ = Curve(x, np.array([-0.1, 0.5]), np.array([0.2, 0.2])).band
+    np.testing.assert_allclose(low, [-0.3, 0.3])
 
 
 def test_a_long_run_has_forty_points(tmp_path) -> None:
     many = metrics(tmp_path, [f"{i},c0,{i % 2},0" for i in range(1, 401)])
-    curve = of_uploads([many], "after", 400)
+    curve = of_uploads({many: 400}, "after")
     assert curve.x.tolist() == list(range(10, 401, 10))
     assert curve.mean.tolist() == [0.5] * 40
 
 
 def test_clusters_are_averaged_at_every_look(tmp_path) -> None:
     (tmp_path / "clusters.csv").write_text("upload,time,cluster,accuracy\n10,1,k0,0.5\n10,1,k1,0.7\n20,2,k0,0.9\n")
-    curve = of_clusters([tmp_path])
+    curve = of_clusters({tmp_path: 20})
     assert curve.x.tolist() == [10, 20]
     np.testing.assert_allclose(curve.mean, [0.6, 0.9])
 
 
 def test_a_damaged_table_is_named(tmp_path) -> None:
     with pytest.raises(StorageError, match=re.escape("metrics.csv")):
-        read(metrics(tmp_path, ["1,c0,much,"]) / "metrics.csv", "after")
+        read(metrics(tmp_path, ["1,c0,much,"]) / "metrics.csv", "after", 1)
     with pytest.raises(StorageError, match="'loss'"):
-        read(tmp_path / "metrics.csv", "loss")
+        read(tmp_path / "metrics.csv", "loss", 1)
     with pytest.raises(StorageError, match=re.escape("clusters.csv")):
-        of_clusters([tmp_path])
+        of_clusters({tmp_path: 1})
+
+
+def test_a_table_cut_short_is_named(tmp_path) -> None:
+    rows = ["1,c0,0.5,", "2,c0,0.5,"]
+    assert len(read(metrics(tmp_path, rows) / "metrics.csv", "after", 2)[0]) == 2
+    with pytest.raises(StorageError, match=r"goes to upload 2, as its run: got 1 in .*metrics.csv; restore"):
+        read(metrics(tmp_path, rows[:1]) / "metrics.csv", "after", 2)
+    with pytest.raises(StorageError, match="goes to upload 2, as its run: got 0"):
+        read(metrics(tmp_path, []) / "metrics.csv", "after", 2)
+    with pytest.raises(StorageError, match="numbers under 'upload' and 'after'"):
+        read(metrics(tmp_path, [rows[0], "2,c0"]) / "metrics.csv", "after", 2)
 
 
 def test_a_profile_is_seconds_and_shares() -> None:
@@ -80,16 +106,16 @@ def test_a_profile_is_seconds_and_shares() -> None:
 
 
 def test_figures_are_the_same_bytes_and_escape_what_they_are_told() -> None:
-    from artesian.report.curves import Curve
-
     curve = Curve(np.arange(3.0), np.array([0.1, 0.2, 0.3]), np.full(3, 0.05))
     nothing = Curve(np.arange(3.0), np.full(3, np.nan), np.zeros(3))
-    first, second = (lines({"left": {"a<b> $x$": curve}, "right": {"a<b> $x$": nothing}}) for _ in range(2))
+    units = {"left": "score", "right": "nats", "empty": ""}
+    first, second = (lines({"left": {"a<b> $x$": curve}, "right": {"a<b> $x$": nothing}}, units) for _ in range(2))
     assert first == second
     assert "a&lt;b&gt; $x$" in first
     assert "left" in first
     assert "right" not in first  # nothing to show
-    assert lines({"empty": {"a": nothing}}).startswith("<svg")
+    assert "score" in first and "nats" not in first
+    assert lines({"empty": {"a": nothing}}, units).startswith("<svg")
     assert "training" in bars({"one": {"training": 2.0, "idle": 0.0}})
     assert "idle" not in bars({"one": {"training": 2.0, "idle": 0.0}})
 
@@ -148,20 +174,22 @@ def test_the_page_stands_alone_and_says_what_compare_says(runs) -> None:
         assert line in seen.rows
     assert ["training.epochs", "5", "2"] in seen.rows
     assert ["method", "seeds", "before"] in [row[:3] for row in seen.rows]
-    assert [row[-1] for row in seen.rows if row[1] == "digits-2"] == ["seed-0", "seed-1", "fedbuff"]
+    assert [row[-1] for row in seen.rows if row[1] == "digits-2"] == ["cdfl/seed-0", "cdfl/seed-1", "fedbuff"]
+    assert "Mind: seeds differ, and with them clients and data (cdfl has 0, 1; fedbuff has 0)." in text
+    assert "seeds differ" in " ".join(" ".join(compared).split())
     assert page(finished([runs], NOBODY)) == text
 
 
 def test_the_page_shows_where_the_time_went(runs) -> None:
     seen = Seen(page(finished([runs], NOBODY)))
+    assert ["training", "drawing a client's data and following its task's recipe"] in seen.rows
     heads = [row[0] for row in seen.rows if row[1:3] == ["main, s", "share"]]
     assert heads == ["cdfl, seed 0", "cdfl, seed 1"]
     wholes = [row for row in seen.rows if row[0] == "together"]
     assert [row[2] for row in wholes] == ["100.0%", "100.0%"]
     profile = json.loads((runs / "cdfl" / "seed-0" / "summary.json").read_text())["profile"]["main"]
-    (training, _) = [row for row in seen.rows if row[0] == "training"]
+    (_, training, _) = [row for row in seen.rows if row[0] == "training"]
     assert training[1] == f"{profile['training']:.2f}"
-    assert "recipe" in training[3]
     alone = page(finished([runs / "fedbuff"], NOBODY))
     assert "no run was made with <code>--profile</code>" in alone
     assert "<h1>One run</h1>" in alone
@@ -192,6 +220,53 @@ def test_two_settings_of_one_algorithm_are_told_apart(runs, tmp_path) -> None:
     assert "differ" not in alone
     simulate(tmp_path / "fedasync", "--set", "algorithm.name=fedasync")
     assert "differ in their algorithms alone" in page(finished([runs / "cdfl", tmp_path / "fedasync"], NOBODY))
+
+
+def test_a_method_that_learns_no_cluster_has_no_curve_of_them(runs, tmp_path) -> None:
+    simulate(tmp_path / "local", "--set", "algorithm.name=local")
+    assert ">clusters</text>" not in page(finished([tmp_path / "local"], NOBODY))
+    assert ">clusters</text>" in page(finished([runs / "fedbuff"], NOBODY))
+
+
+def test_what_is_left_out_is_told(runs, tmp_path) -> None:
+    shutil.copytree(runs / "cdfl", tmp_path / "again")
+    changed = tmp_path / "again" / "seed-1" / "summary.json"
+    changed.write_text(json.dumps(json.loads(changed.read_text()) | {"client_after": 0.5, "wall_seconds": 9.0}))
+    shutil.copytree(runs / "fedbuff", tmp_path / "half")
+    (tmp_path / "half" / "summary.json").unlink()
+    told: list[str] = []
+    assert len(finished([runs / "cdfl", tmp_path], told.append)) == 2
+    again, kept = tmp_path.resolve() / "again", runs.resolve() / "cdfl"
+    assert told == [
+        f"{again}/seed-0 is left out: {kept}/seed-0 has seed 0 of cdfl too, with the same result",
+        f"{again}/seed-1 is left out: {kept}/seed-1 has seed 1 of cdfl too, and differs from it in client_after",
+        f"{tmp_path}/half is left out: it is unfinished; go on with --resume",
+    ]
+
+
+def summary(seed: int, algorithm: str = "cdfl", settings: str = "a", **more) -> dict:
+    numbers = dict.fromkeys(("client_before", "client_after", "cluster", "kl", "kl_uniform"), 0.5)
+    numbers |= dict.fromkeys(("virtual_time", "bytes_up", "bytes_down", "wall_seconds"), 4e6)
+    return {"algorithm": algorithm, "preset": "p", "settings": settings, "seed": seed, "uploads": 9, **numbers, **more}
+
+
+def test_seeds_of_one_length_share_a_row_however_many_uploads_its_rounds_had() -> None:
+    rows = grouped([summary(0, uploads=82, length="2 rounds"), summary(1, uploads=80, length="2 rounds")])
+    assert [(row["length"], row["seeds"], row["seed"]) for row in rows] == [("2 rounds", 2, [0, 1])]
+    assert list(tables([summary(0), summary(0, uploads=8)])) == ["p, 9 uploads", "p, 8 uploads"]  # older summaries
+
+
+def test_a_row_says_how_many_seeds_have_a_number() -> None:
+    (row,) = grouped([summary(0), summary(1, cluster=None), summary(2, cluster=None, client_after=0.8)])
+    assert row["lacking"] == {"cluster": 2}
+    assert cells(row)[:3] == ["0.500±0.000", "0.600±0.173", "0.500 (of 1)"]
+    (row,) = grouped([summary(0, kl=None)])
+    assert cells(row)[:4] == ["0.500", "0.500", "0.500", "-"]
+
+
+def test_rows_of_one_algorithm_stand_together() -> None:
+    (rows,) = tables([summary(0), summary(0, "local"), summary(0, settings="b")]).values()
+    assert list(rows) == ["cdfl a", "cdfl b", "local"]
 
 
 def test_names_cannot_become_markup(runs, tmp_path) -> None:

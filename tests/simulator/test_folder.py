@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,7 @@ def test_a_run_opens_with_its_configuration(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "new" / "run" / "config.json").read_text())
     assert written["seed"] == 3 and written["experiment"]["world"]["clients"] == 8 and written["format"] == 1
     assert {"artesian", "commit"} <= set(written)
+    assert written["commit"] is None or re.fullmatch("[0-9a-f]{40}(-dirty)?", written["commit"])
 
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:

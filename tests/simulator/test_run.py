@@ -499,6 +499,26 @@ def test_cdfl_finds_the_cluster_a_client_lives_in() -> None:
     assert run.summary["kl"] < run.summary["kl_uniform"]
 
 
+def test_guessing_is_judged_where_estimates_are() -> None:
+    """A stale upload is not estimated; whoever sent nothing else counts on neither side."""
+    small = ["uploads=16", "world.clients=8"]
+    run = simulate(load("digits-2", [*small, "algorithm.tau0=2"]))
+    last = {client: i for i, client in enumerate(run.metrics["client"])}
+    kl, even = (run.metrics[name][list(last.values())] for name in ("kl", "kl_uniform"))
+    known = np.isfinite(kl)
+    assert 0 < known.sum() < len(known)
+    assert run.summary["kl"] == pytest.approx(kl[known].mean())
+    assert run.summary["kl_uniform"] == pytest.approx(even[known].mean()) != pytest.approx(even.mean())
+    plain = simulate(load("digits-2", [*small, "algorithm.name=fedbuff"]))
+    assert plain.summary["kl"] is None
+    assert plain.summary["kl_uniform"] == pytest.approx(even.mean())
+
+
+def test_a_summary_says_how_long_a_run_was_to_last() -> None:
+    assert simulate(toy(uploads=5)).summary["length"] == "5 uploads"
+    assert simulate(toy(FedAvg(clients_per_round=2), rounds=3)).summary["length"] == "3 rounds"
+
+
 def test_a_flushed_buffer_reaches_the_final_model() -> None:
     kept = simulate(toy(FedBuff(buffer_size=50), uploads=20))
     flushed = simulate(toy(FedBuff(buffer_size=50, flush_on_stop=True), uploads=20))

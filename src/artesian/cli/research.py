@@ -195,7 +195,7 @@ def _simulate(
 
 
 def _say(text: str) -> None:
-    err.print(text, highlight=False)
+    err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _algorithms() -> Mapping[str, Any]:

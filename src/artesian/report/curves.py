@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,16 +25,26 @@ class Curve:
     deviation: np.ndarray
 
     @property
+    def band(self) -> tuple[np.ndarray, np.ndarray]:
+        """One standard deviation to each side; nothing that is never below zero is shown there."""
+        low, high = self.mean - self.deviation, self.mean + self.deviation
+        return (low if np.nanmin(self.mean) < 0 else np.maximum(low, 0)), high
+
+    @property
     def empty(self) -> bool:
         return not np.isfinite(self.mean).any()
 
 
-def of_uploads(folders: Sequence[Path], column: str, uploads: int) -> Curve:
-    """A column of `metrics.csv`, smoothed: clients differ more among each other than a method does in time."""
-    edges = np.unique(np.linspace(0, uploads, min(POINTS, uploads) + 1).round())
+def of_uploads(runs: Mapping[Path, int], column: str) -> Curve:
+    """A column of `metrics.csv`, smoothed: clients differ more among each other than a method does in time.
+
+    The seeds of one method, each as its folder and the uploads it lasted.
+    """
+    most = max(runs.values())
+    edges = np.unique(np.linspace(0, most, min(POINTS, most) + 1).round())
     lines = []
-    for folder in folders:
-        at, values = read(folder / "metrics.csv", column)
+    for folder, uploads in runs.items():
+        at, values = read(folder / "metrics.csv", column, uploads)
         place = np.searchsorted(edges, at, side="left") - 1  # in (edge, next edge]
         kept = np.isfinite(values) & (place >= 0) & (place < len(edges) - 1)
         counts = np.bincount(place[kept], minlength=len(edges) - 1)
@@ -43,9 +53,9 @@ def of_uploads(folders: Sequence[Path], column: str, uploads: int) -> Curve:
     return _over_seeds(edges[1:], lines)
 
 
-def of_clusters(folders: Sequence[Path]) -> Curve:
-    """The mean accuracy of the clusters at every look at them."""
-    looks = [read(folder / "clusters.csv", "accuracy") for folder in folders]
+def of_clusters(runs: Mapping[Path, int]) -> Curve:
+    """The mean accuracy of the clusters at every look at them; the last is at the end."""
+    looks = [read(folder / "clusters.csv", "accuracy", uploads) for folder, uploads in runs.items()]
     x = np.unique(np.concatenate([at for at, _ in looks]))
     return _over_seeds(x, [_at(x, *look) for look in looks])
 
@@ -62,13 +72,18 @@ def _over_seeds(x: np.ndarray, lines: Sequence[np.ndarray]) -> Curve:
     return Curve(x, mean, np.nan_to_num(deviation))
 
 
-def read(path: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """The uploads of a table, and one column of it; an empty cell is NaN."""
+def read(path: Path, column: str, uploads: int) -> tuple[np.ndarray, np.ndarray]:
+    """The uploads of a table, and one column of it; an empty cell is NaN. It goes to the last upload of its run."""
     with storage(path), open(path, encoding="utf-8", newline="") as file:
         try:
-            rows = [(float(row["upload"]), float(row[column] or "nan")) for row in csv.DictReader(file)]
+            cells = [(row["upload"], row[column]) for row in csv.DictReader(file)]
+            rows = np.array([(float(at), float("nan" if value == "" else value)) for at, value in cells])
         except (KeyError, TypeError, ValueError, csv.Error) as error:
             raise StorageError(
                 f"the table holds numbers under 'upload' and {column!r}", f"{error} in {path}", "restore the file"
             ) from None
-    return (np.array(rows)[:, 0], np.array(rows)[:, 1]) if rows else (np.zeros(0), np.zeros(0))
+    rows = rows.reshape(-1, 2)
+    last = rows[-1, 0] if len(rows) else 0
+    if last != uploads:
+        raise StorageError(f"a table goes to upload {uploads}, as its run", f"{last:.0f} in {path}", "restore the file")
+    return rows[:, 0], rows[:, 1]

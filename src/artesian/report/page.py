@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -12,27 +13,29 @@ from artesian.errors import SettingError
 from artesian.journal import storage, write_file
 from artesian.report.curves import Curve, of_clusters, of_uploads
 from artesian.report.plots import bars, lines
-from artesian.report.runs import COLUMNS, Finished, Row, cells, method, profiled, tables
+from artesian.report.runs import COLUMNS, Finished, Row, cells, method, profiled, tables, uneven
 from artesian.simulator.folder import read_json
 from artesian.simulator.stopwatch import PARTS
 
 MARK = "<!doctype html><!-- a report of artesian -->"
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b;
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 78rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b;
   background: #fff }
-table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto }
-th, td { padding: .2rem .7rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left }
+table { border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; font-size: 13px }
+th, td { padding: .2rem .5rem; border-bottom: 1px solid #ddd; text-align: right; white-space: nowrap }
+th:first-child, td:first-child, .words th, .words td { text-align: left }
 figure { margin: 1rem 0 } figure svg { max-width: 100%; height: auto } figcaption, .note { color: #555 }
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
 """
 MEANINGS = """Before is the score of what clients had trained, after that of what they draw back, each on test data of
-their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions; KL is the
-divergence of the estimated from the true mixture, beside that of guessing evenly. Means over seeds, with the standard
-deviation where there are several."""
+their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions. A score is
+an accuracy, or minus the squared error where a model predicts numbers. KL is the divergence of the estimated from the
+true mixture, in nats, beside that of guessing evenly for the same clients. Time is that of the simulated world; MB are
+millions of bytes of models sent; seconds are those the run took. Means over seeds, with the standard deviation where
+there are several; (of n) where only n of them have a number."""
 CAPTION = """Over uploads, each point the mean of the uploads since the one before; clusters at every look at them.
-Means over seeds, shaded by one standard deviation."""
-Cells = Sequence[Sequence[str]]
+Means over seeds, shaded by one standard deviation. A gap is where nothing was estimated."""
+UNITS = {"what clients draw back": "score", "clusters": "score", "KL of the estimated mixture": "nats"}
 
 
 def page(runs: Sequence[Finished]) -> str:
@@ -56,23 +59,23 @@ def write(runs: Sequence[Finished], target: Path) -> None:
 def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished]) -> str:
     members = {label: [run for run in runs if method(run.summary) == method(row)] for label, row in rows.items()}
     found = _table(("method", "seeds", *COLUMNS.values()), [[k, str(r["seeds"]), *cells(r)] for k, r in rows.items()])
-    parts = [f"<h2>{escape(title)}</h2>", found, f'<p class="note">{MEANINGS}</p>', _curves(members)]
+    seeds = [f"<p>Mind: {escape(told)}.</p>"] if (told := uneven(rows)) else []
+    learnt = [label for label, row in rows.items() if row["cluster"] is not None]
+    note = f'<p class="note">{MEANINGS}</p>'
+    parts = [f"<h2>{escape(title)}</h2>", found, *seeds, note, _curves(members, learnt)]
     return "\n".join([*parts, *_differences(members), *_times(members)])
 
 
-def _curves(members: Mapping[str, Sequence[Finished]]) -> str:
-    folders = {label: [run.folder for run in runs] for label, runs in members.items()}
-    uploads = {label: int(runs[0].summary["uploads"]) for label, runs in members.items()}
+def _curves(members: Mapping[str, Sequence[Finished]], learnt: Sequence[str]) -> str:
+    """`learnt` are the methods whose clusters ever changed."""
+    lasted = {label: {run.folder: int(run.summary["uploads"]) for run in runs} for label, runs in members.items()}
 
     def over(column: str) -> dict[str, Curve]:
-        return {label: of_uploads(folders[label], column, uploads[label]) for label in folders}
+        return {label: of_uploads(runs, column) for label, runs in lasted.items()}
 
-    panels = {
-        "what clients draw back": over("after"),
-        "clusters": {label: of_clusters(there) for label, there in folders.items()},
-        "KL of the estimated mixture": over("kl"),
-    }
-    return _figure(lines(panels), CAPTION)
+    after, clusters, divergence = UNITS
+    looks = {label: of_clusters(lasted[label]) for label in learnt}
+    return _figure(lines({after: over("after"), clusters: looks, divergence: over("kl")}, UNITS), CAPTION)
 
 
 def _differences(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
@@ -86,7 +89,7 @@ def _differences(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
         yield "<p>The methods differ in these settings, besides those that only one algorithm has:</p>"
         yield _table(("setting", *flat), rows)
     elif len(flat) > 1:
-        yield "<p>The methods differ in their algorithms alone.</p>"
+        yield "<p>Of all settings, the methods differ in their algorithms alone.</p>"
     for label, settings in whole.items():
         text = json.dumps(settings, indent=2)
         yield f"<details><summary>{escape(label)}: all settings</summary><pre>{escape(text)}</pre></details>"
@@ -128,7 +131,7 @@ def _times(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
         f"{label}, seed {run.summary['seed']}" if several else label: run.summary["profile"]
         for label, runs in members.items()
         for run in runs
-        if "profile" in run.summary
+        if any(sum(parts.values()) for parts in run.summary.get("profile", {}).values())
     }
     if not told:
         yield "<p>Not known: no run was made with <code>--profile</code>.</p>"
@@ -137,19 +140,21 @@ def _times(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
         label if len(profile) == 1 else f"{label}: {who}": parts
         for label, profile in told.items()
         for who, parts in profile.items()
+        if sum(parts.values())
     }
     yield _figure(bars(pieces), "Shares of the time of each process; workers of a run are taken together.")
+    yield _table(("part", "what it is"), PARTS.items(), "words")
     for label, profile in told.items():
-        head = (label, *(cell for who in profile for cell in (f"{who}, s", "share")), "what it is")
-        rows = profiled(profile).items()
-        yield _table(
-            head, [[part, *(cell for pair in row for cell in pair), PARTS.get(part, "")] for part, row in rows]
-        )
+        head = (label, *(cell for who in profile for cell in (f"{who}, s", "share")))
+        rows = [[part, *(cell for pair in row for cell in pair)] for part, row in profiled(profile).items()]
+        yield f"<details><summary>{escape(label)}</summary>{_table(head, rows)}</details>"
 
 
 def _origin(runs: Sequence[Finished]) -> str:
     """What can be looked up: one row for every run."""
     rows = []
+    folders = [run.folder for run in runs]
+    above = Path(os.path.commonpath(folders)) if len(set(folders)) > 1 else folders[0].parent
     for run in runs:
         told, config = run.summary, read_json(run.folder / "config.json")
         how = f"{told['executor']}, {told['workers']}" if told.get("workers") else str(told.get("executor", "-"))
@@ -163,18 +168,23 @@ def _origin(runs: Sequence[Finished]) -> str:
                 f"{told['wall_seconds']:.1f}",
                 f"{told['peak_mb']:.0f}" if told.get("peak_mb") else "-",
                 str(config.get("artesian")),
-                (config.get("commit") or "-")[:10],
-                run.folder.name,
+                _commit(config.get("commit") or "-"),
+                str(run.folder.relative_to(above)),
             ]
         )
     head = ("run", "preset", "seed", "settings", "executor", "seconds", "peak MB", "artesian", "commit", "folder")
     return f"<h2>The runs</h2>\n{_table(head, rows)}"
 
 
-def _table(head: Sequence[str], rows: Cells) -> str:
+def _commit(name: str) -> str:
+    return f"{name[:10]}-dirty" if name.endswith("-dirty") else name[:10]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], kind: str = "figures") -> str:
+    """A table of figures, or of words."""
     top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     lines = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>\n<tr>{top}</tr>\n{lines}\n</table>"
+    return f"<table class={kind}>\n<tr>{top}</tr>\n{lines}\n</table>"
 
 
 def _figure(svg: str, caption: str) -> str:

@@ -12,11 +12,11 @@ from artesian.report.curves import Curve
 
 SETTINGS = {"svg.hashsalt": "artesian", "svg.fonttype": "none", "font.size": 9}
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")  # apart for all eyes
-DASHES = ("-", "--", ":", "-.")
+DASHES = ("-", "--", "-.", ":")
 PANEL = 4.2, 3.2  # inches
 
 
-def lines(panels: Mapping[str, Mapping[str, Curve]]) -> str:
+def lines(panels: Mapping[str, Mapping[str, Curve]], units: Mapping[str, str]) -> str:
     """Panels side by side, a line for each label; empty curves are left out, and so are panels without any."""
     shown = {title: {k: c for k, c in curves.items() if not c.empty} for title, curves in panels.items()}
     shown = {title: curves for title, curves in shown.items() if curves}
@@ -25,11 +25,11 @@ def lines(panels: Mapping[str, Mapping[str, Curve]]) -> str:
     with matplotlib.rc_context(SETTINGS):
         for axes, (title, curves) in zip(_axes(figure, len(shown)), shown.items(), strict=True):
             for label, curve in curves.items():
-                axes.plot(curve.x, curve.mean, label=_plain(label), **styles[label])
+                axes.plot(curve.x, curve.mean, label=_plain(label), marker=".", markersize=3, **styles[label])
                 if curve.deviation.any():
-                    low, high = curve.mean - curve.deviation, curve.mean + curve.deviation
+                    low, high = curve.band
                     axes.fill_between(curve.x, low, high, color=styles[label]["color"], alpha=0.15, linewidth=0)
-            axes.set(title=title, xlabel="uploads")
+            axes.set(title=title, xlabel="uploads", ylabel=units[title])
             axes.grid(alpha=0.3)
             axes.legend(fontsize=8)
         return _svg(figure)
@@ -53,10 +53,9 @@ def bars(spent: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _styles(labels: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """A colour for each label, and another dash once colours are used up."""
-    count = len(COLOURS)
+    """A colour and a dash for each label: neighbours differ in both, so one shows below the other."""
     return {
-        label: {"color": COLOURS[i % count], "linestyle": DASHES[i // count % len(DASHES)]}
+        label: {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
         for i, label in enumerate(labels)
     }
 

@@ -21,7 +21,8 @@ COLUMNS = {
     "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
-KEYS = ("algorithm", "preset", "uploads", "settings")  # what makes runs the same but for their seed
+KEYS = ("algorithm", "preset", "length", "settings")  # what makes runs the same but for their seed
+MACHINE = ("wall_seconds",)  # what two runs of one seed may differ in
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
 DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
 Summary = Mapping[str, Any]
@@ -47,8 +48,10 @@ def finished(places: Sequence[Path], say: Callable[[str], None]) -> list[Finishe
         summary = _checked(path, read_json(path))
         key = (*method(summary), summary["seed"])
         if key in found:
-            say(f"seed {summary['seed']} of {summary['algorithm']} is there twice: counted once")
+            say(f"{path.parent} is left out: {_repeated(summary, found[key])}")
         found.setdefault(key, Finished(path.parent, summary))
+    for folder in dict.fromkeys(folder for place in places for folder in _unfinished(place)):
+        say(f"{folder} is left out: it is unfinished; go on with --resume")
     return list(found.values())
 
 
@@ -62,6 +65,19 @@ def _summaries(place: Path) -> list[Path]:
     return found
 
 
+def _unfinished(place: Path) -> list[Path]:
+    """Runs below a folder that have begun and not ended."""
+    begun = [path.parent for path in sorted(place.glob("**/config.json")) if (path.parent / "metrics.csv").is_file()]
+    return [folder for folder in begun if not (folder / "summary.json").is_file()]
+
+
+def _repeated(summary: Summary, kept: Finished) -> str:
+    """What a second run of the same seed says of the first: they should agree."""
+    differs = [key for key in COLUMNS if key not in MACHINE and summary[key] != kept.summary[key]]
+    told = f"{kept.folder} has seed {summary['seed']} of {summary['algorithm']} too"
+    return f"{told}, and differs from it in {', '.join(differs)}" if differs else f"{told}, with the same result"
+
+
 def _checked(path: Path, told: Summary) -> Summary:
     """A summary that can be compared, or a word about why not."""
     numbers = [told.get(key, "") for key in (*COLUMNS, "uploads", "seed")]
@@ -72,32 +88,53 @@ def _checked(path: Path, told: Summary) -> Summary:
 
 def method(summary: Summary) -> Key:
     """What a run has in common with the other seeds of its method."""
-    return tuple(summary.get(key) for key in KEYS)
+    return tuple(length(summary) if key == "length" else summary.get(key) for key in KEYS)
+
+
+def length(summary: Summary) -> str:
+    """How long a run was to last: uploads, or rounds, whose uploads vary from seed to seed."""
+    return summary.get("length") or f"{summary['uploads']} uploads"
 
 
 def grouped(summaries: Sequence[Summary]) -> list[Row]:
-    """One row per algorithm and settings: each number as [mean, standard deviation] over seeds."""
+    """One row per algorithm and settings: each number as [mean, standard deviation] over seeds.
+
+    `lacking` counts the seeds that have no such number, where some have.
+    """
     groups: dict[Key, list[Summary]] = {}
     for summary in summaries:
         groups.setdefault(method(summary), []).append(summary)
-    rows = []
-    for group, members in groups.items():
-        row: Row = {**dict(zip(KEYS, group, strict=True)), "seeds": len(members)}
-        for key in COLUMNS:
-            row[key] = _spread([m[key] for m in members if m.get(key) is not None])
-        rows.append(row)
-    return rows
+    return [_row(dict(zip(KEYS, group, strict=True)), members) for group, members in groups.items()]
+
+
+def _row(row: Row, members: Sequence[Summary]) -> Row:
+    values = {key: [m[key] for m in members if m.get(key) is not None] for key in COLUMNS}
+    lacking = {key: len(members) - len(found) for key, found in values.items() if 0 < len(found) < len(members)}
+    row |= {"seeds": len(members), "seed": sorted(m["seed"] for m in members), "lacking": lacking}
+    return row | {key: _spread(found) for key, found in values.items()}
 
 
 def tables(summaries: Sequence[Summary]) -> dict[str, dict[str, Row]]:
     """A table for every preset and length, under its title: the methods' rows, each under a label of its own."""
     found: dict[str, list[Row]] = {}
     for row in grouped(summaries):
-        found.setdefault(f"{row['preset']}, {row['uploads']} uploads", []).append(row)
+        found.setdefault(f"{row['preset']}, {row['length']}", []).append(row)
     return {title: _labelled(rows) for title, rows in found.items()}
 
 
+def uneven(rows: Mapping[str, Row]) -> str | None:
+    """A word about methods whose seeds differ: then their clients and data do, too."""
+    seeds = {label: ", ".join(map(str, row["seed"])) for label, row in rows.items()}
+    if len(set(seeds.values())) < 2:
+        return None
+    told = "; ".join(f"{label} has {which}" for label, which in seeds.items())
+    return f"seeds differ, and with them clients and data ({told})"
+
+
 def _labelled(rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows of one algorithm stand together, in the order in which algorithms came."""
+    order = list(dict.fromkeys(row["algorithm"] for row in rows))
+    rows = sorted(rows, key=lambda row: order.index(row["algorithm"]))
     names = [row["algorithm"] for row in rows]
     several = [names.count(name) > 1 for name in names]
     return {
@@ -108,20 +145,22 @@ def _labelled(rows: Sequence[Row]) -> dict[str, Row]:
 
 def cells(row: Row) -> list[str]:
     """The figures of a row as text, in the order of the columns."""
-    return [_pair(row[key], UNITS.get(key, 1.0), DIGITS.get(key, 3)) for key in COLUMNS]
+    return [_cell(row, key) for key in COLUMNS]
+
+
+def _cell(row: Row, key: str) -> str:
+    if row[key] is None:
+        return "-"
+    count, digits = row["seeds"] - row["lacking"].get(key, 0), DIGITS.get(key, 3)
+    mean, spread = (f"{value * UNITS.get(key, 1.0):.{digits}f}" for value in row[key])
+    told = f"{mean}±{spread}" if count > 1 else mean
+    return f"{told} (of {count})" if key in row["lacking"] else told
 
 
 def _spread(values: Sequence[float]) -> list[float] | None:
     if not values:
         return None
     return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0]
-
-
-def _pair(pair: Sequence[float] | None, unit: float, digits: int) -> str:
-    if pair is None:
-        return "-"
-    mean, spread = (value * unit for value in pair)
-    return f"{mean:.{digits}f}±{spread:.{digits}f}" if spread else f"{mean:.{digits}f}"
 
 
 # where the time went

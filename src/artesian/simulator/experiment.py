@@ -56,6 +56,11 @@ class Experiment:
         elif isinstance(self.world, Shifted):
             object.__setattr__(self, "shift", self.world.shift)
 
+    @property
+    def length(self) -> str:
+        """How long it lasts, in words."""
+        return f"{self.rounds} rounds" if self.rounds else f"{self.uploads} uploads"
+
     def planned(self) -> Self:
         """The same, with an algorithm that knows how long the run is meant to last and how many come to its start."""
         self._check_cohort()

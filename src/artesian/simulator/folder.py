@@ -175,12 +175,15 @@ def _difference(key: str, then: Any, now: Any) -> tuple[str, Any, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree this runs from, if it runs from one."""
-    here = Path(__file__).parent
+    """The commit of the source tree this runs from, if it runs from one; `-dirty` where files differ from it."""
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return None  # another tree around us, which does not know us
+    return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+
+
+def _git(*words: str) -> str | None:
     try:
-        found = subprocess.run(
-            ["git", "log", "-1", "--format=%H", "--", "."], cwd=here, capture_output=True, text=True, timeout=10
-        )
+        found = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
     return found.stdout.strip() or None if found.returncode == 0 else None

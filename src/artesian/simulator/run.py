@@ -430,6 +430,7 @@ class Simulation:
             "preset": self.experiment.name,
             "settings": self.experiment.digest[:8],
             "seed": self.seed,
+            "length": self.experiment.length,
             "uploads": totals.uploads,
             "rounds": self.coordinator.state.rounds,
             "estimates": totals.estimates,

@@ -199,6 +199,7 @@ class Watch:
     def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
         """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
         last = list({row[2]: row for row in self.uploads}.values())
+        estimated = [row for row in last if row[8] is not None]
         learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
         since = uploads - len(self.place.world.names)
         recent, final = [], deque[Cell](maxlen=len(self.names))
@@ -212,7 +213,7 @@ class Watch:
             "cluster": _mean(recent) if learnt else None,
             "cluster_final": _mean(list(final)) if learnt else None,
             "kl": _mean([row[8] for row in last]),
-            "kl_uniform": _mean([row[9] for row in last]),
+            "kl_uniform": _mean([row[9] for row in estimated or last]),  # guessing, where the other was estimated
             **self._summary_of_clients(target),
         }
 
