@@ -1,6 +1,7 @@
 """The documentation keeps up with the code: commands, settings, presets, errors, routes and algorithms are in it."""
 
 import inspect
+import json
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -84,6 +85,35 @@ def test_every_setting_is_documented() -> None:
         assert f"`{name}`" in text, name
     for name in (*NUMBERS, *TABLES, *WORLDS, *MODELS, *NETWORKS, "ARTESIAN_DATA"):
         assert mentions(text, name), name
+
+
+def rows(name: str, title: str) -> list[list[str]]:
+    """The cells of the tables below a title, without the heads."""
+    below = page(name).split(f"\n{title}\n")[1].split("\n#")[0].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in below if line.startswith("| `")]
+
+
+def in_toml(value: object) -> str:
+    return "none" if value is None else json.dumps(value)
+
+
+def test_every_algorithms_settings_and_their_defaults_are_in_one_table() -> None:
+    settings = {
+        name: ", ".join(f"`{f.name}` {in_toml(f.default)}" for f in fields(kind)) for name, kind in ALGORITHMS.items()
+    }
+    told = {cells[0].strip("`"): cells for cells in rows("reference/settings.md", "## [algorithm]")}
+    assert {name: cells[2] for name, cells in told.items()} == settings
+    for name, cells in told.items():
+        assert f"(../algorithms/{name.replace('+', '-plus')}.md)" in cells[1], name
+
+
+def test_the_meaning_of_every_algorithms_setting_is_told_once() -> None:
+    told = [
+        name
+        for cells in rows("reference/settings.md", "### What they mean")
+        for name in re.findall(r"`(\w+)`", cells[0])
+    ]
+    assert sorted(told) == sorted({f.name for kind in ALGORITHMS.values() for f in fields(kind)})
 
 
 NEEDS = ("needs no torch.", "needs the data.", "needs torch and the data.")
