@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from artesian import cli
 from artesian.algorithms import ALGORITHMS
 from artesian.errors import ArtesianError
 from artesian.experiments import presets
+from artesian.simulator.data import IDX
+
+ROOT = Path(__file__).parent.parent
 
 FIELDS = [
     "algorithm", "preset", "seed", "uploads", "client_before", "client_after", "cluster", "kl", "kl_uniform",
@@ -118,10 +122,61 @@ def test_the_lists_are_json_too() -> None:
     names = [row["name"] for row in json.loads(artesian("algorithms", "--json").stdout)]
     assert names == sorted(ALGORITHMS)
     assert [row["name"] for row in json.loads(artesian("presets", "--json").stdout)] == list(presets())
-    assert "fedbuff" in artesian("algorithms").stdout
+    told = artesian("algorithms").stdout
+    assert "fedbuff" in told and told.endswith("artesian algorithms NAME\n")
     summaries = {row["summary"] for row in json.loads(artesian("algorithms", "--json").stdout)}
     assert len(summaries) == len(names)  # each says something of its own
     assert "digits-4" in artesian("presets").stdout
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_one_algorithm_is_told_with_its_settings_and_its_page(name) -> None:
+    told = CliRunner().invoke(cli.app, ["algorithms", name]).stdout
+    lines = dict(line.split() for line in told.splitlines() if len(line.split()) == 2)
+    for setting in fields(ALGORITHMS[name]):
+        assert lines[setting.name] == ("none" if setting.default is None else str(setting.default))
+    row = json.loads(CliRunner().invoke(cli.app, ["algorithms", name, "--json"]).stdout)
+    assert row["name"] == name
+    assert row["about"] and row["about"] in " ".join(told.split())
+    assert told.endswith(f"{row['page']}\n") and (ROOT / row["page"]).is_file()
+
+
+def test_an_unknown_algorithm_gives_the_nearest() -> None:
+    assert "got 'cdlf'; did you mean 'cdfl'?" in fails(2, "algorithms", "cdlf")
+
+
+def test_presets_say_how_long_they_are_and_whether_their_data_are_here(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
+    monkeypatch.setitem(IDX, "mnist", (tmp_path / "nowhere", "fetch it"))
+
+    def told() -> dict[str, str]:
+        listing = CliRunner().invoke(cli.app, ["presets"]).stdout
+        return {line.split()[0]: " ".join(line.split()) for line in listing.splitlines() if line.strip()}
+
+    assert told()["digits-4"].endswith("80 2,000 uploads here")
+    assert told()["fedsoft-linear"].endswith("100 75 rounds none needed")
+    assert told()["casa-mnist"].endswith("100 6,000 uploads not found: mnist")
+    assert told()["digit-world"].endswith("30 100 uploads not found: mnist, usps, svhn, plates")
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").touch()
+    (tmp_path / "usps.npz").touch()
+    assert told()["casa-mnist"].endswith("uploads here")
+    assert told()["digit-world"].endswith("not found: svhn, plates")
+
+
+def test_data_that_were_not_found_say_where_they_were_looked_for(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
+    monkeypatch.setitem(IDX, "mnist", (tmp_path / "debian", "fetch it"))
+    told = "".join(CliRunner().invoke(cli.app, ["data"]).stdout.split())
+    assert f"notfound:{tmp_path}/usps/usps.npzor{tmp_path}/usps.npz" in told
+    first = "train-images-idx3-ubyte"
+    assert f"notfound:{tmp_path}/mnist/{first}or{tmp_path}/debian/{first}" in told
+    (tmp_path / "usps.npz").touch()
+    assert json.loads(CliRunner().invoke(cli.app, ["data", "--json"]).stdout)["usps"] == str(tmp_path / "usps.npz")
+    monkeypatch.delenv("ARTESIAN_DATA")
+    told = CliRunner().invoke(cli.app, ["data"]).stdout
+    assert "not found: $ARTESIAN_DATA/usps/usps.npz" in told
+    assert "ARTESIAN_DATA is not set" in told
 
 
 def test_progress_is_plain_lines_when_nobody_watches() -> None:

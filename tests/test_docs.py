@@ -16,7 +16,7 @@ from artesian.algorithms import ALGORITHMS
 from artesian.algorithms.fedasync import FedAsync
 from artesian.cli import app
 from artesian.core import Plan
-from artesian.experiments import NUMBERS, TABLES, load, presets
+from artesian.experiments import NUMBERS, TABLES, load, outlines, presets
 from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
 from artesian.modelling import OPTIONS
@@ -124,6 +124,14 @@ def test_every_preset_is_documented_and_says_what_it_needs() -> None:
     for name, sentence in presets().items():
         assert mentions(page("reference/settings.md"), name)
         assert sentence.endswith(NEEDS)
+        assert not re.search(r"\d clients", sentence)  # how many is told from the file
+
+
+def test_the_size_of_every_preset_is_documented() -> None:
+    told = {cells[0].strip("`"): cells[2:] for cells in rows("reference/settings.md", "## Presets")}
+    for preset in outlines():
+        lasts = f"{preset['rounds']:,} rounds" if preset["rounds"] else f"{preset['uploads']:,} uploads"
+        assert told[preset["name"]] == [str(preset["clients"]), lasts], preset["name"]
 
 
 @pytest.fixture
@@ -149,6 +157,10 @@ def test_every_preset_loads(small_data, name) -> None:
         pytest.importorskip("torch", reason="torch is not installed")
     experiment = load(name)
     assert experiment.name == name
+    told = next(preset for preset in outlines() if preset["name"] == name)
+    assert told["clients"] == len(experiment.world.names)
+    assert (told["rounds"], told["uploads"] or experiment.uploads) == (experiment.rounds, experiment.uploads)
+    assert told["missing"] == []
     if name[-1].isdigit() and name.startswith(("digits", "fashion")):
         assert experiment.world.clusters == int(name[-1])
     if name.startswith("fashion"):

@@ -15,6 +15,7 @@ from artesian.engine import Coordinator
 from artesian.errors import SettingError, nearest
 from artesian.modelling import model_of
 from artesian.simulator import run as simulator
+from artesian.simulator.data import sets_by_name
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.link import Direct, Link
@@ -36,6 +37,27 @@ def presets() -> dict[str, str]:
     folder = resources.files("artesian") / "presets"
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
     return {f.name.removesuffix(".toml"): _opening(f.read_text(encoding="utf-8")) for f in files}
+
+
+def outlines() -> list[dict[str, Any]]:
+    """Every preset as its file has it: what it is, its clients, how long it lasts, and which data; none are read."""
+    found = sets_by_name()
+    return [{"name": name, "summary": summary, **_outline(name, found)} for name, summary in presets().items()]
+
+
+def _outline(name: str, found: Mapping[str, str]) -> dict[str, Any]:
+    tables = tables_of(name, ())
+    world = {**vars(WORLDS[tables["world"]["name"]]), **tables["world"]}  # not made: some look at their data
+    sources = [world["data"]] if "data" in world else world.get("sources", ())
+    data = [part for source in sources for part in source.split("+")]
+    rounds = tables.get("rounds")
+    return {
+        "clients": world["clients"],
+        "uploads": tables.get("uploads", Experiment.uploads) if rounds is None else None,
+        "rounds": rounds,
+        "data": data,
+        "missing": [part for part in data if not found.get(part)],
+    }
 
 
 def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from artesian.cli.application import AsJson, app
 from artesian.display import err, out, print_comparison, print_profile, progress_of, show
-from artesian.errors import SettingError
+from artesian.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     from artesian.simulator.experiment import Experiment
@@ -120,49 +122,85 @@ def report(
 
 
 @app.command(rich_help_panel="Experiments")
-def algorithms(as_json: AsJson = False) -> None:
-    """List the algorithms, with their settings and defaults."""
-    rows = [_algorithm(kind) for kind in _algorithms().values()]
+def algorithms(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Tell this one alone, and more of it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the algorithms, with their settings and defaults, or tell one."""
+    known = _algorithms()
+    if name is not None and name not in known:
+        raise SettingError("an algorithm that comes with Artesian has this name", repr(name), nearest(name, known))
+    rows = [_algorithm(kind) for kind in known.values() if name in (None, kind.name)]
     if as_json:
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return
+        sys.stdout.write(json.dumps(rows if name is None else rows[0]) + "\n")
+    elif name is None:
+        _print_algorithms(rows)
+    else:
+        _print_algorithm(rows[0])
+
+
+def _print_algorithms(rows: list[dict[str, Any]]) -> None:
     table = Table("name", "what it is", "pace", "settings and defaults", box=None)
     for row in rows:
         settings = ", ".join(f"{key}={show(value)}" for key, value in row["settings"].items())
         table.add_row(row["name"], row["summary"], row["pace"], settings)
     out.print(table)
+    out.print("one of them: artesian algorithms NAME", highlight=False)
+
+
+def _print_algorithm(row: dict[str, Any]) -> None:
+    out.print(f"{row['name']}: {row['summary']}.\n\n{row['about']}\n\npace: {row['pace']}", highlight=False)
+    table = Table("setting", "default", box=None)
+    for key, value in row["settings"].items():
+        table.add_row(key, show(value))
+    out.print(table)
+    out.print(f"what they mean, and the method: {row['page']}", highlight=False)
 
 
 @app.command(rich_help_panel="Experiments")
 def presets(as_json: AsJson = False) -> None:
-    """List the experiments that come with the package."""
-    from artesian.experiments import presets as known
+    """List the experiments that come with the package, and whether their data are here."""
+    from artesian.experiments import outlines
 
+    rows = outlines()
     if as_json:
-        sys.stdout.write(json.dumps([{"name": n, "summary": s} for n, s in known().items()]) + "\n")
+        sys.stdout.write(json.dumps(rows) + "\n")
         return
-    table = Table("preset", "what it is", box=None)
-    for name, summary in known().items():
-        table.add_row(name, summary)
+    table = Table("preset", "what it is", "clients", "lasts", "data", box=None)
+    for row in rows:
+        lasts = f"{row['rounds']:,} rounds" if row["rounds"] else f"{row['uploads']:,} uploads"
+        table.add_row(row["name"], row["summary"], str(row["clients"]), lasts, _presence(row))
     out.print(table)
+    if any(row["missing"] for row in rows):
+        out.print("where data are looked for: artesian data", highlight=False)
+
+
+def _presence(row: Mapping[str, Any]) -> str:
+    if not row["data"]:
+        return "none needed"
+    return f"not found: {', '.join(row['missing'])}" if row["missing"] else "here"
 
 
 @app.command(rich_help_panel="Experiments")
 def data(as_json: AsJson = False) -> None:
-    """List the data sets that were found, and where.
+    """List the data sets that were found, and where; of the others, which files were looked for.
 
     Sets are looked for in the folder ARTESIAN_DATA points at, and where Debian puts them.
     """
-    from artesian.simulator.data import available
+    from artesian.simulator.data import VARIABLE, available, wanted
 
     found = available()
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    table = Table("data", "where", box=None)
+    table = Table("data", Column("where", overflow="fold"), box=None)
     for name, place in found.items():
-        table.add_row(name, place or "not found")
+        table.add_row(name, Text(place or f"not found: {' or '.join(wanted(name))}"))
     out.print(table)
+    folder = os.environ.get(VARIABLE)
+    out.print(
+        f"{VARIABLE} is {folder or 'not set: let it name the folder of your data'}", highlight=False, markup=False
+    )
 
 
 def _simulate(
@@ -208,10 +246,13 @@ def _algorithm(kind: Any) -> dict[str, Any]:
     from dataclasses import fields
 
     alone = [k.__module__ for k in _algorithms().values()].count(kind.__module__) == 1
-    about = sys.modules[kind.__module__].__doc__ if alone else kind.__doc__  # a method and its other form differ
+    module = sys.modules[kind.__module__].__doc__ or ""
+    told = module if alone else kind.__doc__ or ""  # a method and its other form differ
     return {
         "name": kind.name,
-        "summary": (about or "").splitlines()[0].rstrip("."),
+        "summary": told.splitlines()[0].rstrip("."),
+        "about": " ".join(module.split("\n\n")[1].split()),
         "pace": type(kind().pace()).__name__.lower(),
         "settings": {f.name: f.default for f in fields(kind)},
+        "page": f"docs/algorithms/{kind.name.replace('+', '-plus')}.md",
     }

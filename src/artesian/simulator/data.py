@@ -31,6 +31,7 @@ IDX = {  # sets of four idx files: where else they may be, and how to get them
     "fashion-mnist": (DEBIAN / "fashion-mnist", "apt-get install dataset-fashion-mnist (Debian)"),
     "mnist": (DEBIAN / "mnist", "put its four idx files into a folder named mnist"),
 }
+FIRST_IDX = "train-images-idx3-ubyte"  # or the same with .gz; a folder with it has the other three
 NPZ = {  # sets of one .npz file: its places below ARTESIAN_DATA
     "cifar10": ("cifar10/cifar10.npz", "cifar10.npz"),
     "cifar100": ("cifar100/cifar100.npz", "cifar100.npz"),
@@ -100,6 +101,13 @@ def _read(name: str, side: int | None = None) -> Images:
 
 
 def available() -> dict[str, str]:
+    """Every data set by name, and every .npz file below `ARTESIAN_DATA`, and where it was found."""
+    folder = os.environ.get(VARIABLE)
+    files = sorted(Path(folder).glob("**/*.npz")) if folder else []
+    return sets_by_name() | {str(path.relative_to(str(folder))): str(path) for path in files}
+
+
+def sets_by_name() -> dict[str, str]:
     """Every data set by name, and where it was found; an empty text where it was not."""
     found = {"digits": "inside scikit-learn"}
     for name in (*IDX, *NPZ):
@@ -107,9 +115,15 @@ def available() -> dict[str, str]:
             found[name] = str(find_folder(name) if name in IDX else find_named(name))
         except MissingData:
             found[name] = ""
-    folder = os.environ.get(VARIABLE)
-    files = sorted(Path(folder).glob("**/*.npz")) if folder else []
-    return found | {str(path.relative_to(str(folder))): str(path) for path in files}
+    return found
+
+
+def wanted(name: str) -> list[str]:
+    """The files by which a set of this name is known, any of which will do: all that are looked for."""
+    folder = os.environ.get(VARIABLE) or f"${VARIABLE}"
+    if name in NPZ:
+        return [f"{folder}/{place}" for place in NPZ[name]]
+    return [f"{place}/{FIRST_IDX}" for place in (f"{folder}/{name}", IDX[name][0])]
 
 
 def _places(name: str) -> list[Path]:
@@ -150,7 +164,7 @@ def find_folder(name: str) -> Path:
     debian, remedy = IDX[name]
     places = [*([Path(folder) / name] if (folder := os.environ.get(VARIABLE)) else []), debian]
     for place in places:
-        if _idx(place, "train-images-idx3-ubyte"):
+        if _idx(place, FIRST_IDX):
             return place
     looked = " and ".join(str(place) for place in places)
     raise MissingData(f"{name} is four idx files in a folder", f"none at {looked}", f"{remedy}, or set ARTESIAN_DATA")
