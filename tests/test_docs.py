@@ -16,7 +16,7 @@ from artesian.algorithms import ALGORITHMS
 from artesian.algorithms.fedasync import FedAsync
 from artesian.cli import app
 from artesian.core import Plan
-from artesian.experiments import NUMBERS, TABLES, load, outlines, presets
+from artesian.experiments import NUMBERS, TABLES, load, outlines, presets, simulate
 from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
 from artesian.modelling import OPTIONS
@@ -89,7 +89,7 @@ def test_every_setting_is_documented() -> None:
 
 def rows(name: str, title: str) -> list[list[str]]:
     """The cells of the tables below a title, without the heads."""
-    below = page(name).split(f"\n{title}\n")[1].split("\n#")[0].splitlines()
+    below = f"\n{page(name)}".split(f"\n{title}\n")[1].split("\n#")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in below if line.startswith("| `")]
 
 
@@ -205,6 +205,12 @@ def test_the_run_folder_is_documented() -> None:
     for name in ("config.json", "journal.jsonl", "snapshots", "blobs", "final", "summary.json", *UPLOADS, *CLUSTERS):
         assert mentions(text, name), name
     assert RunFolder.__doc__
+
+
+def test_every_file_of_a_run_is_in_the_table_of_files(tmp_path) -> None:
+    simulate("digits-2", changes=["world.clients=4", "start.trunk_epochs=0"], uploads=4, out=tmp_path)
+    told = {cells[0].strip("`/") for cells in rows("reference/run-folder.md", "# The run folder")}
+    assert told >= {path.name for path in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))

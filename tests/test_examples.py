@@ -1,5 +1,6 @@
 """The examples and the README's code run as they are written."""
 
+import json
 import os
 import re
 import subprocess
@@ -54,6 +55,16 @@ def test_an_own_algorithm_runs_from_a_file_by_its_path(tmp_path) -> None:
     told = run(sys.executable, "-m", "artesian.cli", "simulate", "mine.toml", "--json", cwd=tmp_path)
     assert '"algorithm": "median"' in told
     assert '"versions": 5' in told
+
+
+def test_people_as_clients_run_as_the_page_says(tmp_path) -> None:
+    page = (ROOT / "docs" / "how-to" / "own-data.md").read_text().split("## People as clients")[1].split("\n## ")[0]
+    code, settings = re.findall(r"```(?:python|toml)\n(.*?)```", page, re.S)
+    run(sys.executable, "-c", code, cwd=tmp_path)
+    (tmp_path / "people.toml").write_text(settings)
+    (command,) = re.findall(r"^    artesian (.*)$", page, re.M)
+    told = run(sys.executable, "-m", "artesian.cli", *command.split(), "--json", cwd=tmp_path)
+    assert json.loads(told.splitlines()[-1])["uploads"] == 120
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
