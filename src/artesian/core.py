@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
+from artesian.errors import check
 from artesian.params import Layout, Params
 
 ClientId = str
@@ -209,17 +210,16 @@ class Plan:
     cooling: float = 1.0  # what the rate is multiplied by from one training of a client to the next
 
     def __post_init__(self) -> None:
-        for name, holds in {
-            "rate": self.rate > 0,
-            "epochs": self.epochs >= 1,
-            "batch": self.batch >= 1,
-            "momentum": 0 <= self.momentum < 1,
-            "decay": self.decay >= 0,
-            "schedule": self.schedule in ("constant", "linear", "cosine"),
-            "cooling": 0 < self.cooling <= 1,
-        }.items():
-            if not holds:
-                raise ValueError(f"{name} = {getattr(self, name)} is out of range")
+        rules = {
+            "rate is above 0": self.rate > 0,
+            "epochs is at least 1": self.epochs >= 1,
+            "batch is at least 1": self.batch >= 1,
+            "momentum is in [0, 1)": 0 <= self.momentum < 1,
+            "decay is at least 0": self.decay >= 0,
+            "schedule is constant, linear or cosine": self.schedule in ("constant", "linear", "cosine"),
+            "cooling is in (0, 1]": 0 < self.cooling <= 1,
+        }
+        check(self, rules)
 
     def rate_in(self, epoch: int) -> float:
         """The learning rate in this epoch, counted from 0."""

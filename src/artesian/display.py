@@ -42,11 +42,11 @@ def _bar(label: str) -> Iterator[Any]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[accuracy]}"),
+        TextColumn("{task.fields[score]}"),
     )
     began = time.monotonic()
     with Bar(*columns, console=err) as bar:
-        task = bar.add_task(label, total=None, rate="", accuracy="")
+        task = bar.add_task(label, total=None, rate="", score="")
         first: list[int] = []
 
         def tell(progress: Progress) -> None:
@@ -57,7 +57,7 @@ def _bar(label: str) -> Iterator[Any]:
                 completed=progress.uploads,
                 total=progress.total,
                 rate=f"{rate:.0f}/s",
-                accuracy=_accuracy(progress),
+                score=_score(progress),
             )
 
         yield tell
@@ -76,16 +76,16 @@ def _lines(label: str, quiet: bool) -> Any:
         rate = progress.uploads / max(now - began, 1e-9)
         left = (progress.total - progress.uploads) / max(rate, 1e-9)
         err.print(
-            f"{label}: {progress.uploads}/{progress.total} uploads, {rate:.0f}/s, {left:.0f} s left, "
-            f"{_accuracy(progress)}",
+            f"{label}: {progress.uploads}/{progress.total} {progress.unit}, {rate:.0f}/s, {left:.0f} s left, "
+            f"{_score(progress)}",
             highlight=False,
         )
 
     return tell
 
 
-def _accuracy(progress: Progress) -> str:
-    return "" if progress.accuracy is None else f"accuracy {progress.accuracy:.3f}"
+def _score(progress: Progress) -> str:
+    return "" if progress.accuracy is None else f"{progress.measure} {progress.accuracy:.3f}"
 
 
 def print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:

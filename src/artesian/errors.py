@@ -44,7 +44,8 @@ FellBack is a warning: an option that does not work here was left out.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 
 class ArtesianError(Exception):
@@ -249,3 +250,17 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def check(value: object, rules: Mapping[str, bool]) -> None:
+    """Refuse a value of which a rule does not hold; what is got are those of its fields that the rule names."""
+    for rule, holds in rules.items():
+        if not holds:
+            raise ValueError(f"{rule}: got {_named_in(rule, vars(value))}")
+
+
+def _named_in(rule: str, fields: Mapping[str, object]) -> str:
+    names = [word for word in dict.fromkeys(re.findall(r"\w+", rule)) if word in fields]
+    if len(names) == 1:
+        return repr(fields[names[0]])
+    return ", ".join(f"{name} = {fields[name]!r}" for name in names)

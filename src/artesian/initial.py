@@ -39,7 +39,7 @@ def different(
 def check_count(clusters: int | None) -> None:
     """One cluster at least."""
     if clusters is not None and clusters < 1:
-        raise ValueError(f"clusters = {clusters}: there is one at least")
+        raise ValueError(f"clusters is at least 1: got {clusters}")
 
 
 def _random(layout: Layout, like: Params, count: int, seed: int) -> list[Params]:

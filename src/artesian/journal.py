@@ -23,9 +23,13 @@ from artesian.codec import Bytes, decode, encode_parts, fingerprint, to_json
 from artesian.errors import JournalDamaged, Refused, StorageError
 
 _FULL = "the disk is full", "free some space; what was written before is intact"
+_MISSING = "what is read is there, what is new has a place we can write in", "restore it, or name another place"
+_IN_THE_WAY = "what holds a file or a folder is a folder", "name another place: here, or above it, is a file"
 COMPLAINTS = {
     0: ("a file must be writable and readable", "check the folder's permissions"),
-    errno.ENOENT: ("a file must be there", "restore it"),
+    errno.ENOENT: _MISSING,
+    errno.ENOTDIR: _IN_THE_WAY,
+    errno.EEXIST: _IN_THE_WAY,
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: _FULL,

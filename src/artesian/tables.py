@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import os
 import sys
 import tomllib
@@ -22,6 +23,14 @@ VERBS = {
     "model": ("layout", "start", "learner"),
 }  # what each kind of value must have at least
 USUAL = "small"  # the scale of a file as it is
+EXPLAINED = "see docs/reference/settings.md"
+WORDS = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}  # what a value should have been, by pydantic's name for the mistake
 
 
 def parse_change(change: str) -> tuple[str, Any]:
@@ -113,11 +122,15 @@ def imported(name: str, known: Mapping[str, Any], what: str) -> Any:
 
 
 def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
-    """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so."""
+    """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so.
+
+    Nothing is converted but whole numbers to others: a table is read as strictly as JSON.
+    """
     if not is_dataclass(kind):
         return checked(where, lambda: kind(**table))
     known_keys(table, [f.name for f in fields(kind) if f.init], where)
-    return checked(where, lambda: TypeAdapter(kind).validate_python(dict(table)))
+    text = json.dumps(dict(table), default=str)
+    return checked(where, lambda: TypeAdapter(kind).validate_json(text, strict=True))
 
 
 def known_keys(keys: Any, known: Any, where: str) -> None:
@@ -131,14 +144,22 @@ def checked(where: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:
-            rule = first["msg"].removeprefix("Value error, ")
-            raise SettingError(f"[{where}] {rule}", "", f"see the settings of {where}") from None
-        place = ".".join([where, *(str(part) for part in first["loc"][:1])])
-        raise SettingError(f"{place}: {first['msg']}", repr(first["input"]), f"see the settings of {where}") from None
+        raise _mistake(where, error.errors()) from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise SettingError(f"[{where}] {error}", "", "mend the value") from None
+        raise SettingError(f"[{where}] {error}", "", EXPLAINED) from None
+
+
+def _mistake(where: str, errors: Sequence[Any]) -> SettingError:
+    """The first wrong value of a table: a broken rule, or all the kinds that it could be of."""
+    first = errors[0]
+    if not first["loc"]:
+        return SettingError(f"[{where}] {first['msg'].removeprefix('Value error, ')}", "", EXPLAINED)
+    same = [error for error in errors if error["loc"][0] == first["loc"][0]]
+    same = [error for error in same if isinstance(error["loc"][-1], int)] or same  # rather what is wrong in a list
+    place = ".".join([where, *(str(part) for part in same[0]["loc"] if part == first["loc"][0] or type(part) is int)])
+    kinds = [WORDS.get(error["type"]) or error.get("ctx", {}).get("expected") for error in same]
+    rule = f"{place} is {' or '.join(dict.fromkeys(kinds))}" if all(kinds) else f"{place}: {first['msg']}"
+    return SettingError(rule, repr(same[0]["input"]), EXPLAINED)
 
 
 def whole(name: str, value: Any) -> int:

@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.errors import check
 from artesian.pace import Stream
 from artesian.params import Layout, Params, average, combine, keep_buffers, seal
 
@@ -35,8 +36,7 @@ class CA2FL(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if not self.server_lr > 0:
-            raise ValueError(f"server_lr = {self.server_lr} is not positive")
+        check(self, {"server_lr is above 0": self.server_lr > 0})
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

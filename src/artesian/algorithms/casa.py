@@ -38,7 +38,7 @@ from artesian.core import (
     Step,
     Task,
 )
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.pace import Stream
 from artesian.params import Layout, Params, average, cosine, kept_by_size, minus, norm, seal, toward
 from artesian.peers import Peers, Unit
@@ -77,7 +77,7 @@ class CASA(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "alpha0 is positive": self.alpha0 > 0,
             "omega_base is in (0, 1]": 0 < self.omega_base <= 1,
             "omega_rate is at least 0": self.omega_rate >= 0,
@@ -91,9 +91,7 @@ class CASA(Algorithm):
             "buffer_budget is at least 0": self.buffer_budget is None or self.buffer_budget >= 0,
             "alpha is in (0, 1]": 0 < self.alpha <= 1,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
         self.pace()
 
     @property
@@ -226,10 +224,11 @@ class CASAPlus(CASA):
     horizon: int | None = None  # planned uploads; the simulator fills it in
 
     def __post_init__(self) -> None:
-        if not 0 <= self.s0 <= 1:
-            raise ValueError(f"s0 is in [0, 1], and it is not here: {self.s0}")
-        if self.total_rounds is not None and self.total_rounds < 1:
-            raise ValueError(f"total_rounds is at least 1, and it is not here: {self.total_rounds}")
+        rules = {
+            "s0 is in [0, 1]": 0 <= self.s0 <= 1,
+            "total_rounds is at least 1": self.total_rounds is None or self.total_rounds >= 1,
+        }
+        check(self, rules)
         super().__post_init__()
 
     @property

@@ -37,7 +37,7 @@ from artesian.core import (
     Task,
     Upload,
 )
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.pace import Stream
 from artesian.params import Layout, Params, combine, distance, toward
 
@@ -78,7 +78,7 @@ class CDFL(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "beta0 is in (0, 1]": 0 < self.beta0 <= 1,
             "a and b are at least 0": self.a >= 0 and self.b >= 0,
             "rho is at least 0": self.rho >= 0,
@@ -92,9 +92,7 @@ class CDFL(Algorithm):
             "adjust_start is in [0, 1]": self.adjust_start is None or 0 <= self.adjust_start <= 1,
             "adjust_percentile is in [0, 100]": 0 <= self.adjust_percentile <= 100,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         if self.adjust_start is not None and self.horizon is None and self.adjust_start_epoch is None:

@@ -25,7 +25,7 @@ import numpy as np
 
 from artesian.clustering import blank_table, cosines, linked_groups, refreshed
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.membership import home, home_task, mean_of_clusters, members_of
 from artesian.pace import Rounds, Stream
 from artesian.params import Layout, Params, average, combine, cosine, minus, norm, toward
@@ -47,16 +47,14 @@ class _Splitting(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "eps1 and eps2 are at least 0": self.eps1 >= 0 and self.eps2 >= 0,
             "min_size is at least 2": self.min_size >= 2,
             "warmup_rounds is at least 0": self.warmup_rounds >= 0,
             "gamma_max is in [0, 1)": self.gamma_max is None or 0 <= self.gamma_max < 1,
             "weighting is samples or uniform": self.weighting in ("samples", "uniform"),
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
         self.pace()
 
     def _shares(self, state: State, clients: Sequence[ClientId]) -> list[float]:
@@ -160,10 +158,12 @@ class CFLAsync(_Splitting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.alpha <= 1:
-            raise ValueError(f"alpha = {self.alpha} is outside (0, 1]")
-        if not (self.a >= 0 and self.b >= 0):
-            raise ValueError("a and b are numbers from 0 on, and not below")
+        rules = {
+            "alpha is in (0, 1]": 0 < self.alpha <= 1,
+            "a and b are at least 0": self.a >= 0 and self.b >= 0,
+            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
+        }
+        check(self, rules)
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed, memory=blank_table())

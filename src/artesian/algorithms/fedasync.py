@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.errors import check
 from artesian.pace import Stream
 from artesian.params import Layout, Params, average, toward
 from artesian.staleness import Rule, weigh
@@ -35,10 +36,12 @@ class FedAsync(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            raise ValueError(f"alpha = {self.alpha} is outside (0, 1]")
-        if not (self.rho >= 0 and self.a >= 0 and self.b >= 0):
-            raise ValueError("rho, a and b are numbers from 0 on")
+        rules = {
+            "alpha is in (0, 1]": 0 < self.alpha <= 1,
+            "rho, a and b are at least 0": self.rho >= 0 and self.a >= 0 and self.b >= 0,
+            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
+        }
+        check(self, rules)
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed)

@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.errors import check
 from artesian.pace import Stream
 from artesian.params import Layout, Params, average, combine, seal
 from artesian.staleness import polynomial
@@ -39,8 +40,12 @@ class FedBuff(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if not (self.server_lr > 0 and self.staleness_power >= 0 and 0 <= self.momentum < 1):
-            raise ValueError("server_lr is positive, staleness_power at least 0, momentum in [0, 1)")
+        rules = {
+            "server_lr is above 0": self.server_lr > 0,
+            "staleness_power is at least 0": self.staleness_power >= 0,
+            "momentum is in [0, 1)": 0 <= self.momentum < 1,
+        }
+        check(self, rules)
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from artesian.core import Algorithm, Buffers, ClientId, Measured, State, Step, Task
+from artesian.errors import check
 from artesian.initial import Initial, check_count, different
 from artesian.pace import Rounds
 from artesian.params import Layout, Params, average
@@ -38,8 +39,7 @@ class FedEM(Algorithm):
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-        if self.local_epochs is not None and self.local_epochs < 1:
-            raise ValueError(f"local_epochs = {self.local_epochs}: there is one at least")
+        check(self, {"local_epochs is at least 1": self.local_epochs is None or self.local_epochs >= 1})
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.errors import check
 from artesian.pace import Rounds
 from artesian.params import Layout, Params, average
 
@@ -31,8 +32,7 @@ class FedProx(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if not self.mu >= 0:
-            raise ValueError(f"mu = {self.mu} is negative: a pull has a strength from 0 on")
+        check(self, {"mu is at least 0": self.mu >= 0})
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

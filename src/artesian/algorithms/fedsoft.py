@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.initial import Initial, check_count, different
 from artesian.pace import Rounds
 from artesian.params import Layout, Params, average
@@ -47,16 +47,14 @@ class FedSoft(Algorithm):
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-        checks = {
+        rules = {
             "estimation_interval is at least 1": self.estimation_interval >= 1,
             "selection_size is at least 1": self.selection_size >= 1,
             "sigma is in [0, 1]": 0 <= self.sigma <= 1,
             "reg_weight is at least 0": self.reg_weight >= 0,
             "estimation_work is at least 0": self.estimation_work >= 0,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

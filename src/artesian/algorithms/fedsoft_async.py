@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from artesian import staleness
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.pace import Stream
 from artesian.params import Layout, Params, toward
 
@@ -39,16 +39,14 @@ class FedSoftAsync(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "beta0 is in (0, 1]": 0 < self.beta0 <= 1,
             "a and b are at least 0": self.a >= 0 and self.b >= 0,
             "rho is at least 0": self.rho >= 0,
             "tau0 is at least 1": self.tau0 is None or self.tau0 >= 1,
             "sigma is in [0, 1]": 0 <= self.sigma <= 1,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, {f"k{i}": Cluster(params) for i, params in enumerate(start)}, seed=seed)

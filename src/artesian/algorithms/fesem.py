@@ -21,7 +21,7 @@ import numpy as np
 
 from artesian.clustering import kmeans_groups
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task, Tree
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.membership import home, home_task
 from artesian.pace import Rounds
 from artesian.params import Layout, Params, average, distance
@@ -42,10 +42,11 @@ class FeSEM(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        if self.clusters is not None and self.clusters < 1:
-            raise ValueError(f"clusters = {self.clusters} is not 1 at least")
-        if self.centres not in ("kmeans", "random"):
-            raise ValueError(f"centres = {self.centres!r} is not kmeans or random")
+        rules = {
+            "clusters is at least 1": self.clusters is None or self.clusters >= 1,
+            "centres is kmeans or random": self.centres in ("kmeans", "random"),
+        }
+        check(self, rules)
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

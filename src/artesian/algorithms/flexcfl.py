@@ -39,7 +39,7 @@ from artesian.core import (
     derive,
     generator,
 )
-from artesian.errors import BadMixture, SettingError
+from artesian.errors import BadMixture, SettingError, check
 from artesian.pace import Rounds
 from artesian.params import Layout, Params, average, combine, distance, keep_buffers, norm
 from artesian.recipes import DISTANCES, ESTIMATE_ONLY, ORIGIN, directions_digest
@@ -74,7 +74,7 @@ class FedGroup(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "groups is at least 1": self.groups is None or self.groups >= 1,
             "pretrain_scale is at least 1": self.pretrain_scale >= 1,
             "proximity is EDC or MADC": self.proximity in ("EDC", "MADC"),
@@ -84,9 +84,7 @@ class FedGroup(Algorithm):
             "inter_group_lr is at least 0": self.inter_group_lr >= 0,
             "selection is round-robin or random": self.selection in ("round-robin", "random"),
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
         if self.groups and self.first_round and self.groups > self.first_round:
             got = f"{self.groups} groups of {self.first_round} clients"
             raise SettingError("every group begins with a client at least", got, "lower groups, or add clients")
@@ -264,10 +262,11 @@ class FlexCFL(FedGroup):
     shift_distance: Literal["changed", "mean_abs", "sorted_w1"] = "changed"  # between label histograms
 
     def __post_init__(self) -> None:
-        if not 0 < self.shift_fraction <= 1:
-            raise ValueError("shift_fraction is in (0, 1], and it is not here")
-        if self.shift_distance not in DISTANCES:
-            raise ValueError(f"shift_distance is one of {', '.join(DISTANCES)}, and it is not here")
+        rules = {
+            "shift_fraction is in (0, 1]": 0 < self.shift_fraction <= 1,
+            f"shift_distance is one of {', '.join(DISTANCES)}": self.shift_distance in DISTANCES,
+        }
+        check(self, rules)
         super().__post_init__()
 
     def moved(self, state: State, client: ClientId) -> Task | None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from artesian.clustering import blank_table, refreshed, spectral_groups
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.membership import home_task
 from artesian.pace import Rounds, Stream
 from artesian.params import Layout, Params, average, minus, toward
@@ -50,15 +50,13 @@ class _Connected(Algorithm):
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "alpha_start is in [0, 1]": 0 <= self.alpha_start <= 1,
             "growth is at least 0": self.growth >= 0,
             "similarity is weights or delta": self.similarity in ("weights", "delta"),
             "horizon is at least 1": self.horizon is None or self.horizon >= 1,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not here")
+        check(self, rules)
         self.pace()
 
     @property
@@ -132,10 +130,12 @@ class ICFLAsync(_Connected):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.alpha <= 1:
-            raise ValueError(f"alpha = {self.alpha} is outside (0, 1]")
-        if not (self.a >= 0 and self.b >= 0):
-            raise ValueError("a and b are numbers from 0 on, and not below")
+        rules = {
+            "alpha is in (0, 1]": 0 < self.alpha <= 1,
+            "a and b are at least 0": self.a >= 0 and self.b >= 0,
+            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
+        }
+        check(self, rules)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         if len(measured) != 1:

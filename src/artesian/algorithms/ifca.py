@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.errors import check
 from artesian.initial import Initial, check_count, different
 from artesian.pace import Rounds
 from artesian.params import Layout, Params, average, combine
@@ -44,8 +45,7 @@ class IFCA(Algorithm):
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-        if self.estimation_work < 0:
-            raise ValueError(f"estimation_work = {self.estimation_work} is below 0")
+        check(self, {"estimation_work is at least 0": self.estimation_work >= 0})
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

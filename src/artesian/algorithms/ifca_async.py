@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.core import Algorithm, Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.initial import Initial, check_count, different
 from artesian.pace import Stream
 from artesian.params import Layout, Params, toward
@@ -40,12 +40,12 @@ class IFCAAsync(Algorithm):
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-        if not 0 < self.alpha <= 1:
-            raise ValueError(f"alpha = {self.alpha} is outside (0, 1]")
-        if not (self.a >= 0 and self.b >= 0):
-            raise ValueError("a and b are numbers from 0 on, and they are not here")
-        if self.max_staleness is not None and self.max_staleness < 0:
-            raise ValueError(f"max_staleness = {self.max_staleness} is not from 0 on")
+        rules = {
+            "alpha is in (0, 1]": 0 < self.alpha <= 1,
+            "a and b are at least 0": self.a >= 0 and self.b >= 0,
+            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
+        }
+        check(self, rules)
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, different("IFCA-Async", layout, start, self.clusters, self.initial, seed), seed=seed)

@@ -30,8 +30,8 @@ def simulate(
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The seed of the run.", min=0)] = 0,
-    seeds: Annotated[int | None, typer.Option(help="Run seeds 0 to N-1 instead.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of the run; 0 where there is none.", min=0)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Run seeds 0 to N-1; not with --seed.", min=1)] = None,
     workers: Annotated[int, typer.Option(help="Worker processes; 0 trains in this one.", min=0)] = 0,
     executor: Annotated[
         str | None, typer.Option(help="inline, processes or ray; processes where there are workers.")
@@ -60,6 +60,9 @@ def simulate(
 
     if resume and folder is None:
         raise SettingError("--resume goes on with the run in --out", "no --out", "give the folder")
+    if seed is not None and seeds is not None:
+        got = f"--seed {seed} and --seeds {seeds}"
+        raise SettingError("--seed runs one seed, --seeds the seeds 0 to N-1", got, "leave one of the two out")
     if seeds is not None and folder is not None and (folder / "config.json").exists():
         raise SettingError("--seeds writes a folder of runs", f"{folder}, which is a run", "give another --out")
     experiment = load(source, changes or ())
@@ -69,7 +72,7 @@ def simulate(
         "ray_address": ray_address,
         "memory_limit": memory_limit,
     }
-    chosen = range(seeds) if seeds is not None else [seed]
+    chosen = range(seeds) if seeds is not None else [seed or 0]
     summaries = []
     for number in chosen:
         place = folder / f"seed-{number}" if folder and seeds is not None else folder

@@ -9,6 +9,7 @@ from typing import Any
 
 from artesian.core import Algorithm, ClusterId, Learner, Model, Plan, derive
 from artesian.engine import Coordinator, hyper_parameters
+from artesian.errors import check
 from artesian.params import Params
 
 
@@ -27,10 +28,11 @@ class Federation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
-            raise ValueError(f"clip = {self.clip}: it is a positive length, or None")
-        if self.publish_after < 1:
-            raise ValueError(f"publish_after = {self.publish_after}: it is counted from 1 on")
+        rules = {
+            "clip is above 0 and finite": self.clip is None or (isfinite(self.clip) and self.clip > 0),
+            "publish_after is at least 1": self.publish_after >= 1,
+        }
+        check(self, rules)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from artesian.errors import check
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -26,7 +28,7 @@ class Settings:
     log: Literal["json", "text", "off"] = "json"  # one line for every request, on standard error
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "snapshot_every, measurers and connections are at least 1": min(
                 self.snapshot_every, self.measurers, self.connections
             )
@@ -37,6 +39,4 @@ class Settings:
             "ray_address is for measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not so here")
+        check(self, rules)

@@ -8,14 +8,16 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from artesian.core import Algorithm, Model, Plan
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.shifts import Shift, Shifted
-from artesian.simulator.start import Start
+from artesian.simulator.start import Start, check_size
 from artesian.simulator.watch import Evaluate
 from artesian.simulator.world import World
 
 NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
+
+COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,16 @@ class Experiment:
     proxy_sample: int | None = None  # how many of every proxy set an upload is measured on; None: all
 
     def __post_init__(self) -> None:
-        for name in ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise ValueError(f"{name} = {number}: it is counted from 1 on")
-        if self.evaluate not in ("clusters", "clients"):
-            raise ValueError(f"evaluate is clusters or clients, not {self.evaluate!r}")
+        counts = {f"{name} is at least 1": getattr(self, name) is None or getattr(self, name) >= 1 for name in COUNTS}
+        rules = {
+            **counts,
+            "name is not empty": bool(self.name.strip()),
+            "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
+            "target is for evaluate = clients": self.target is None or self.evaluate == "clients",
+        }
+        check(self, rules)
+        plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
+        check(plan, {"momentum is for optimizer = sgd": not plan.momentum or plan.optimizer == "sgd"})
         if not len(self.world.names):
             raise ValueError("a world has a client at least, and this one has none")
         if self.shift.kind != "own":
@@ -82,6 +88,15 @@ class Experiment:
             raise SettingError(
                 "a round's cohort fits into the fleet", f"{wanted} of {clients} clients", "lower clients_per_round"
             )
+
+    def check_run(self, seed: int) -> None:
+        """A run of it folds at least once, and its proxy sets are as large as the sample of them."""
+        batch, flushed = getattr(self.algorithm.pace(), "batch", 1), getattr(self.algorithm, "flush_on_stop", False)
+        if self.rounds is None and batch > self.uploads and not flushed:
+            got = f"{batch} uploads to a fold, and {self.uploads} in all"
+            raise SettingError("a run folds at least once", got, "raise uploads, or lower buffer_size")
+        if self.proxy_sample is not None:
+            check_size(self.world.proxies(seed), self.proxy_sample)
 
     def describe(self) -> dict[str, Any]:
         """The resolved configuration as JSON values."""

@@ -9,7 +9,10 @@ from math import inf
 from typing import Literal
 
 from artesian.core import ClientId, generator
+from artesian.errors import check
 
+TIMES = ("latency_max", "redraw", "slow_share", "slow_factor", "latency")  # what makes durations
+SHARES = ("slow_share", "leave_share", "late_share")
 BLOCK = 4096  # draws of the uniform schedule made at a time
 
 
@@ -34,24 +37,23 @@ class Fleet:
     late_by: float = 0.0  # at a uniform time before this one
 
     def __post_init__(self) -> None:
-        for name in ("slow_share", "leave_share", "late_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} = {getattr(self, name)}: a share is between 0 and 1")
-        checks = {
+        rules = {
+            **{f"{name} is in [0, 1]": 0 <= getattr(self, name) <= 1 for name in SHARES},
             "latency is positive and finite": 0 < self.latency < inf,
             "latency_max is at least latency, and finite": (
                 self.latency_max is None or self.latency <= self.latency_max < inf
             ),
             "slow_factor is at least 1, and finite": 1 <= self.slow_factor < inf,
-            "leave_by and late_by are positive where somebody leaves or is late": (
-                (not self.leave_share or self.leave_by > 0) and (not self.late_share or self.late_by > 0)
-            ),
+            "leave_by is positive where leave_share is": not self.leave_share or self.leave_by > 0,
+            "late_by is positive where late_share is": not self.late_share or self.late_by > 0,
             "return_after is positive and finite": self.return_after is None or 0 < self.return_after < inf,
             "leave_by and late_by are finite": 0 <= self.leave_by < inf and 0 <= self.late_by < inf,
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not so here")
+        check(self, rules)
+        timed = self.schedule == "latency"
+        check(
+            self, {f"{n} is for a schedule of latencies": timed or getattr(self, n) == getattr(Fleet, n) for n in TIMES}
+        )
 
 
 @dataclass

@@ -40,6 +40,8 @@ class Progress:
     uploads: int  # or rounds, where the run is measured in them
     total: int
     accuracy: float | None  # mean score of what clients drew back last
+    unit: str = "uploads"
+    measure: str = "accuracy"  # what the score is called: of data without classes it is no accuracy
 
 
 class Simulation:
@@ -64,6 +66,7 @@ class Simulation:
         self.spent = Stopwatch("starting")
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
         self.world = experiment.world
+        self._score = "accuracy" if getattr(self.world, "classes", 2) > 1 else "score"
         self.place = Place(experiment.world, experiment.model, seed, experiment.algorithm, experiment.proxy_sample)
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
@@ -223,7 +226,7 @@ class Simulation:
         if done.fit.trained and self._due(self.experiment.evaluate_every):
             self._look()
         if self.progress:
-            self.progress(Progress(self._done(), self._planned, self.watch.accuracy()))
+            self.progress(Progress(self._done(), self._planned, self.watch.accuracy(), self._unit, self._score))
 
     def _send(self, client: ClientId, flight: Flight, done: Done, late: int) -> list[Reply]:
         upload = done.fit.upload
@@ -476,6 +479,7 @@ def simulate(
     """
     Means(**means)  # a wrong choice is refused before there is a folder
     experiment = experiment.planned()
+    experiment.check_run(seed)
     folder = None
     if out is not None:
         config = configuration(experiment.describe(), seed)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
+from artesian.errors import check
 from artesian.simulator.data import Samples
 from artesian.simulator.world import Visit, World
 
@@ -36,14 +37,15 @@ class Shift:
     every: int | None = None  # turns between two changes; None: 50 for incremental shifts, 1 for the others
 
     def __post_init__(self) -> None:
-        checks = {
+        rules = {
             "p is between 0 and 1": 0 <= self.p <= 1,
             "steps is at least 1": self.steps >= 1,
             "every is at least 1": self.every is None or self.every >= 1,
+            "p is for a kind that swaps": self.p == Shift.p or self.kind.startswith("swap"),
+            "steps is for a kind that is incremental": self.steps == Shift.steps or self.kind.startswith("incremental"),
+            "every is for a kind other than own and none": self.every is None or self.kind not in ("own", "none"),
         }
-        for rule, holds in checks.items():
-            if not holds:
-                raise ValueError(f"{rule}, and it is not so here")
+        check(self, rules)
 
     @property
     def period(self) -> int:

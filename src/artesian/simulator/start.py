@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from artesian.core import ClusterId, Learner, Model, Plan, derive, generator
+from artesian.errors import SettingError, check
 from artesian.params import Params
 from artesian.simulator.data import Samples
 
@@ -22,7 +23,16 @@ def measuring_learners(
     model: Model, samples: Mapping[ClusterId, Samples], size: int | None, seed: int
 ) -> dict[ClusterId, Learner]:
     """The proxy sets uploads are measured on: whole, or a sample of so many from each."""
+    check_size(samples, size)
     return proxy_learners(model, {k: _some(s, size, seed, k) for k, s in samples.items()})
+
+
+def check_size(samples: Mapping[ClusterId, Samples], size: int | None) -> None:
+    """Refuse a sample that is larger than every proxy set: it would be no sample."""
+    largest = max(map(len, samples.values()), default=0)
+    if size is not None and size > largest:
+        got = f"{size} of {largest} samples"
+        raise SettingError("proxy_sample is at most what a proxy set holds", got, "lower it, or leave it out")
 
 
 def _some(samples: Samples, size: int | None, seed: int, cluster: ClusterId) -> Samples:
@@ -46,10 +56,15 @@ class Start:
     batch: int = 32
 
     def __post_init__(self) -> None:
-        if self.trunk_epochs < 0 or self.epochs < 0:
-            raise ValueError("epochs are counted from 0 on")
-        self._plan(1, self.trunk_rate or self.rate)
-        self._plan(1, self.rate)
+        rules = {
+            "trunk_epochs is at least 0": self.trunk_epochs >= 0,
+            "epochs is at least 0": self.epochs >= 0,
+            "rate is above 0": self.rate > 0,
+            "trunk_rate is above 0": self.trunk_rate is None or self.trunk_rate > 0,
+            "decay is at least 0": self.decay >= 0,
+            "batch is at least 1": self.batch >= 1,
+        }
+        check(self, rules)
 
     def models(
         self, model: Model, proxies: Mapping[ClusterId, Learner], everything: Learner, seed: int

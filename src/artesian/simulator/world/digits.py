@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
-from artesian.errors import MissingData
+from artesian.errors import MissingData, check
 from artesian.simulator.blocks import once
 from artesian.simulator.data import Images, Samples, images
 from artesian.simulator.pixels import flattened, resized, with_channels
 from artesian.simulator.world.mixing import Part, drawn, main_shares, nearest_counts
-from artesian.simulator.world.visit import Visit, check, check_room, numbered
+from artesian.simulator.world.visit import Visit, check_room, numbered
 
 PAPER = ("mnist", "usps", "svhn")  # the paper's third source, CCPD, has a licence of its own: any other is a surrogate
 INVERTED = "inverted:"
@@ -49,16 +49,17 @@ class DigitWorld:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
         check(
+            self,
             {
                 "there are sources, each named once": 0 < len(self.sources) == len(set(self.sources)),
-                "there are no more sources than clients, and a client at least": 1 <= len(self.sources) <= self.clients,
+                "there is a source at least, and no more sources than clients": 1 <= len(self.sources) <= self.clients,
                 "size is from 4 to 512": 4 <= self.size <= 512,
                 "channels are 1 or 3": self.channels in (1, 3),
                 "1 <= samples_min <= samples_max": 1 <= self.samples_min <= self.samples_max,
                 "0 <= main_share_min <= main_share_max <= 1": 0 <= self.main_share_min <= self.main_share_max <= 1,
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
                 "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
-            }
+            },
         )
 
     @property

@@ -11,12 +11,12 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.simulator.data import Samples, classes_of, images
 from artesian.simulator.pixels import shape_of
 from artesian.simulator.world.dealing import Deal, Rows, Stock, dealt, stock, topped_up
 from artesian.simulator.world.mixing import nearest_counts
-from artesian.simulator.world.visit import Visit, check, numbered
+from artesian.simulator.world.visit import Visit, numbered
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class LabelGroups:
         object.__setattr__(self, "shares", tuple(self.shares))
         labels = [label for group in self.groups for label in group]
         check(
+            self,
             {
-                "there is a client at least": self.clients >= 1,
+                "clients is at least 1": self.clients >= 1,
                 "there are groups, and each has labels from 0 on": (
                     len(self.groups) > 0 and all(self.groups) and min(labels, default=0) >= 0
                 ),
-                "a label is in one group": len(set(labels)) == len(labels),
+                "groups have labels of their own": len(set(labels)) == len(labels),
                 "there are no more groups than clients": self.iid or len(self.groups) <= self.clients,
                 "shares are positive, one for each group, or none": (
                     not self.shares or (len(self.shares) == len(self.groups) and min(self.shares) > 0)
@@ -60,7 +61,7 @@ class LabelGroups:
                 "dirichlet is positive": 0 < self.dirichlet < float("inf"),
                 **held_rules(self.test_share, self.samples_min, self.samples_per_client),
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
-            }
+            },
         )
         if not self.iid and min(self._sizes) < 1:
             raise ValueError(f"every group has a client: shares leave {self._sizes.tolist()} of {self.clients}")
@@ -121,14 +122,15 @@ class FewClasses:
 
     def __post_init__(self) -> None:
         check(
+            self,
             {
-                "there is a client at least": self.clients >= 1,
+                "clients is at least 1": self.clients >= 1,
                 "classes_per_client is at least 1": self.classes_per_client >= 1,
                 "samples_min is at least classes_per_client": self.samples_min >= self.classes_per_client,
                 "spread is from 0 to 10": 0 <= self.spread <= 10,
                 **held_rules(self.test_share, self.samples_min, self.samples_per_client),
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
-            }
+            },
         )
 
     @property

@@ -9,9 +9,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
+from artesian.errors import check
 from artesian.simulator.data import Samples
 from artesian.simulator.world.mixing import fixed_shares, floor_counts, mixture_of, nearest_counts, partition_rule
-from artesian.simulator.world.visit import Visit, check, numbered
+from artesian.simulator.world.visit import Visit, numbered
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Linear:
 
     def __post_init__(self) -> None:
         check(
+            self,
             {
                 "clusters, clients and features are at least 1": min(self.clusters, self.clients, self.features) >= 1,
                 "there are no more clusters than clients": self.clusters <= self.clients,
@@ -53,7 +55,7 @@ class Linear:
                 "client_test_samples, proxy_samples and test_samples are at least 1": (
                     min(self.client_test_samples, self.proxy_samples, self.test_samples) >= 1
                 ),
-            }
+            },
         )
 
     @property

@@ -10,14 +10,14 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.simulator.blocks import once
 from artesian.simulator.data import Samples
 from artesian.simulator.people import People, people
 from artesian.simulator.pixels import flattened, shape_of
 from artesian.simulator.world.dealing import Deal, Rows, train_and_test
 from artesian.simulator.world.labels import held_rules
-from artesian.simulator.world.visit import Visit, check
+from artesian.simulator.world.visit import Visit
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,13 @@ class Natural:
 
     def __post_init__(self) -> None:
         check(
+            self,
             {
-                "there is a client at least": self.clients is None or self.clients >= 1,
+                "clients is at least 1": self.clients is None or self.clients >= 1,
                 "proxy_share is from 0 to 0.5, and not 0": 0 < self.proxy_share <= 0.5,
                 **held_rules(self.test_share, self.samples_min, self.samples_per_client),
                 "samples_min is at least 3, for proxy, training and tests": self.samples_min >= 3,
-            }
+            },
         )
 
     @property

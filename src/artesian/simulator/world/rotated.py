@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
-from artesian.errors import SettingError
+from artesian.errors import SettingError, check
 from artesian.simulator.blocks import laid_out, once
 from artesian.simulator.data import Samples, classes_of, images
 from artesian.simulator.pixels import flattened, rotate, shape_of
@@ -26,7 +26,7 @@ from artesian.simulator.world.mixing import (
     nearest_counts,
     partition_rule,
 )
-from artesian.simulator.world.visit import Visit, check, check_room, numbered
+from artesian.simulator.world.visit import Visit, check_room, numbered
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class Rotated:
 
     def __post_init__(self) -> None:
         check(
+            self,
             {
                 "clusters and clients are at least 1": self.clusters >= 1 and self.clients >= 1,
                 "there are no more clusters than clients": self.clusters <= self.clients,
@@ -64,7 +65,7 @@ class Rotated:
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
                 "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
                 **partition_rule(self.partition, self.clusters),
-            }
+            },
         )
 
     @property

@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
+from artesian.errors import check
 from artesian.simulator.data import Samples
 from artesian.simulator.world.labels import held_rules
-from artesian.simulator.world.visit import Visit, check, numbered
+from artesian.simulator.world.visit import Visit, numbered
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,17 @@ class Synthetic:
 
     def __post_init__(self) -> None:
         check(
+            self,
             {
-                "there is a client at least": self.clients >= 1,
-                "there are two classes and one feature at least": self.classes >= 2 and self.features >= 1,
+                "clients is at least 1": self.clients >= 1,
+                "classes is at least 2, features at least 1": self.classes >= 2 and self.features >= 1,
                 "alpha and beta are finite and not below 0": 0 <= self.alpha < 1e9 and 0 <= self.beta < 1e9,
                 "log_mean is from 0 to 20, log_spread from 0 to 10": (
                     0 <= self.log_mean <= 20 and 0 <= self.log_spread <= 10
                 ),
                 **held_rules(self.test_share, self.samples_min, self.samples_per_client),
                 "proxy_samples and test_samples are at least 1": min(self.proxy_samples, self.test_samples) >= 1,
-            }
+            },
         )
 
     @property

@@ -42,13 +42,6 @@ class World(Protocol):
     def tests(self, seed: int) -> Mapping[ClusterId, Samples]: ...
 
 
-def check(rules: Mapping[str, bool]) -> None:
-    """Refuse settings of which one rule is not true."""
-    for rule, holds in rules.items():
-        if not holds:
-            raise ValueError(f"{rule}, and it is not so here")
-
-
 def check_room(what: str, wanted: int, found: int, unit: str = "images") -> None:
     """Refuse to take more than the data have."""
     if wanted > found:
