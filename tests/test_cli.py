@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from artesian import cli
 from artesian.algorithms import ALGORITHMS
-from artesian.errors import ArtesianError
+from artesian.errors import ArtesianError, StorageError
 from artesian.experiments import presets
 from artesian.simulator.data import IDX
 
@@ -209,7 +209,7 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
     [
         ("uploads = ", "an experiment is a TOML file"),
         ("uploads = 'many'", "uploads is a whole number"),
-        ("uploads = 0", "uploads = 0"),
+        ("uploads = 0", "uploads is at least 1: got 0"),
         ("upload = 5", "did you mean 'uploads'?"),
         ("[algoritm]\nname='cdfl'", "did you mean 'algorithm'?"),
         ("algorithm = 'cdfl'", "algorithm is a table"),
@@ -223,13 +223,13 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
         ("[algorithm]\nname = 'broken_module:Thing'", "SyntaxError"),
         ("[algorithms]\ncdfl = 3", "algorithms.cdfl is a table"),
         ("[algorithms.fedbuf]\nbuffer_size = 1", "did you mean 'fedbuff'?"),
-        ("[fleet]\nslow_share = -0.5", "a share is between 0 and 1"),
+        ("[fleet]\nslow_share = -0.5", "slow_share is in [0, 1]: got -0.5; see docs/reference/settings.md"),
         ("[world]\nname = 'moon'", "world.name is known"),
         ("[world]\nclusters = 0", "clusters and clients are at least 1"),
         ("[world]\nsamples_max = 5000", "fit into the data"),
         ("[world]\ndata = 'nowhere.npz'", "nothing at nowhere.npz"),
         ("[model]\nhiden = 3", "did you mean 'hidden'?"),
-        ("[training]\nrate = -1", "rate = -1"),
+        ("[training]\nrate = -1", "[training] rate is above 0: got -1.0; see docs/reference/settings.md"),
         ("[start]\nkind = 'together'", "start.kind"),
     ],
 )
@@ -254,7 +254,21 @@ def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, monkeypatc
         ("algorithm.name=os:getcwd", "what a algorithm must be"),
         ("algorithms.fedbuff.buffer_siz=3", "did you mean 'buffer_size'?"),
         ("fleet.latency=inf", "latency is positive and finite"),
-        ("algorithm.beta0=nan", "beta0 is in (0, 1]"),
+        ("algorithm.beta0=nan", "beta0 is in (0, 1]: got nan"),
+        ("algorithm.update_bar=avg", "algorithm.update_bar is a number or 'ave': got 'avg'"),
+        ("algorithm.loss_scale=total", "algorithm.loss_scale is 'batch_sum', 'mean' or 'sum': got 'total'"),
+        ("algorithm.amplifier=[1, 'x']", "algorithm.amplifier.1 is a number: got 'x'"),
+        ("algorithm.clamp=1", "algorithm.clamp is true or false: got 1"),
+        ("world.clients=40.0", "world.clients is a whole number: got 40.0"),
+        ("world.clients='40'", "world.clients is a whole number: got '40'"),
+        ("world.clients=1", "no more clusters than clients: got clusters = 2, clients = 1"),
+        ("uploads=1e2", "uploads is a whole number: got 100.0"),
+        ("training.batch=0", "batch is at least 1: got 0"),
+        ("training.momentum=0.9", "momentum is for optimizer = sgd: got momentum = 0.9, optimizer = 'adam'"),
+        ("start.rate=-1", "[start] rate is above 0: got -1.0"),
+        ("start.trunk_rate=0", "[start] trunk_rate is above 0: got 0.0"),
+        ("target=0.9", "target is for evaluate = clients: got target = 0.9, evaluate = 'clusters'"),
+        ("name=' '", "name is not empty: got ' '"),
     ],
 )
 def test_a_mistake_in_a_change_is_named(change, words) -> None:
@@ -262,6 +276,20 @@ def test_a_mistake_in_a_change_is_named(change, words) -> None:
     assert isinstance(result.exception, ArtesianError)
     assert result.exception.exit_code == 2
     assert words in str(result.exception)
+
+
+def test_one_seed_and_many_are_not_asked_for_at_once() -> None:
+    result = CliRunner().invoke(cli.app, ["simulate", "digits-2", "--seed", "0", "--seeds", "1"])
+    assert "got --seed 0 and --seeds 1; leave one of the two out" in str(result.exception)
+
+
+def test_a_place_for_a_run_that_cannot_be_made_is_named(tmp_path) -> None:
+    (tmp_path / "mine.txt").write_text("a file")
+    for place, words in ((tmp_path / "mine.txt" / "x", "is a file"), (Path("/proc/run"), "a place we can write in")):
+        result = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--out", str(place)])
+        assert isinstance(result.exception, StorageError)
+        assert words in str(result.exception)
+        assert str(place) in str(result.exception)
 
 
 def test_a_failure_in_somebodys_code_is_one_sentence_until_more_is_asked_for(tmp_path) -> None:

@@ -53,7 +53,8 @@ def test_turns_are_drawn_with_replacement() -> None:
 
 @pytest.mark.parametrize("schedule", ["uniform", "latency"])
 def test_finishing_is_a_pure_function(schedule: Any) -> None:
-    options: dict[str, Any] = {"schedule": schedule, "latency_max": 3.0, "slow_share": 0.3}
+    times: dict[str, Any] = {"latency_max": 3.0, "slow_share": 0.3} if schedule == "latency" else {}
+    options: dict[str, Any] = {"schedule": schedule, **times}
     questions = [(name, number, now) for name in NAMES for number, now in ((1, 0.0), (2, 7.0), (3, 5000.5))]
     kept = habits(**options)
     forwards = [kept.finishes_at(*question) for question in questions]
@@ -199,4 +200,16 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any], named: str) ->
 
 
 def test_settings_at_the_edge_are_taken() -> None:
-    Fleet(slow_share=1.0, slow_factor=1, latency=1, latency_max=1, leave_share=1, leave_by=0.1, return_after=0.1)
+    times: dict[str, Any] = {"slow_share": 1.0, "slow_factor": 1, "latency": 1, "latency_max": 1}
+    Fleet("latency", **times, leave_share=1, leave_by=0.1, return_after=0.1)
+
+
+@pytest.mark.parametrize(
+    "unused", [{"latency": 2.0}, {"latency_max": 3.0}, {"redraw": False}, {"slow_share": 0.3}, {"slow_factor": 9.0}]
+)
+def test_what_makes_durations_is_refused_where_nothing_has_one(unused: dict[str, Any]) -> None:
+    ((name, value),) = unused.items()
+    told = f"{name} is for a schedule of latencies: got {name} = {value}, schedule = 'uniform'"
+    with pytest.raises(ValueError, match=told):
+        Fleet(**unused)
+    Fleet("latency", **unused)

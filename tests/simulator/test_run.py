@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CDFL, FedAvg, FedBuff, Local
+from artesian.algorithms import ALGORITHMS, CA2FL, CDFL, FedAvg, FedBuff, Local
 from artesian.errors import JournalDamaged, NotFinite, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
 from artesian.experiments import load
 from artesian.journal import Journal
@@ -22,7 +22,7 @@ from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.link import Direct
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Progress, Simulation, simulate
 from artesian.simulator.start import Start
 from artesian.simulator.stopwatch import PARTS
 from artesian.simulator.watch import divergence
@@ -82,8 +82,28 @@ def test_uploads_are_measured_on_a_proxy_sample(whole, tmp_path) -> None:
 
 @pytest.mark.parametrize("size", [0, -3])
 def test_a_proxy_sample_has_a_sample(size) -> None:
-    with pytest.raises(SettingError, match=r"proxy_sample = .*counted from 1 on"):
+    with pytest.raises(SettingError, match=f"proxy_sample is at least 1: got {size}"):
         load("digits-4", [f"proxy_sample={size}"])
+
+
+def test_a_proxy_sample_larger_than_the_proxy_sets_is_refused_before_there_is_a_folder(tmp_path) -> None:
+    with pytest.raises(SettingError, match="at most what a proxy set holds: got 301 of 300 samples"):
+        simulate(load("digits-4", [*SMALL, "proxy_sample=301"]), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("algorithm", [FedBuff(buffer_size=21), CA2FL(buffer_size=21)])
+def test_a_run_too_short_to_fold_is_refused(algorithm) -> None:
+    with pytest.raises(SettingError, match="folds at least once: got 21 uploads to a fold, and 20 in all"):
+        simulate(toy(algorithm, uploads=20))
+
+
+@pytest.mark.parametrize(("rounds", "unit"), [(None, "uploads"), (2, "rounds")])
+def test_progress_says_what_it_counts_and_what_it_calls_a_score(rounds, unit) -> None:
+    said: list[Progress] = []
+    simulate(toy(FedBuff(buffer_size=3), uploads=6, rounds=rounds), progress=said.append)
+    assert {(one.unit, one.measure) for one in said} == {(unit, "score")}  # the toy is a regression
+    assert said[-1].uploads == said[-1].total == (rounds or 6)
 
 
 def test_another_seed_gives_other_bits(whole, tmp_path) -> None:
@@ -520,9 +540,9 @@ def test_a_summary_says_how_long_a_run_was_to_last() -> None:
 
 
 def test_a_flushed_buffer_reaches_the_final_model() -> None:
-    kept = simulate(toy(FedBuff(buffer_size=50), uploads=20))
-    flushed = simulate(toy(FedBuff(buffer_size=50, flush_on_stop=True), uploads=20))
-    assert (kept.summary["versions"], flushed.summary["versions"]) == (0, 1)
+    kept = simulate(toy(FedBuff(buffer_size=15), uploads=20))
+    flushed = simulate(toy(FedBuff(buffer_size=15, flush_on_stop=True), uploads=20))
+    assert (kept.summary["versions"], flushed.summary["versions"]) == (1, 2)
     assert kept.params["k0"].tobytes() != flushed.params["k0"].tobytes()
 
 

@@ -266,8 +266,18 @@ def test_a_world_that_says_nothing_is_compared_by_its_arrays() -> None:
 
 @pytest.mark.parametrize("wrong", [{"p": -0.1}, {"p": 1.1}, {"p": float("nan")}, {"steps": 0}, {"every": 0}])
 def test_shifts_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="not so here"):
+    with pytest.raises(ValueError, match=r": got \S"):
         Shift("swap-all", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "unused"),
+    [("own", {"p": 0.5}), ("incremental", {"p": 0.5}), ("swap-all", {"steps": 3}), ("none", {"every": 2})],
+)
+def test_what_a_kind_of_shift_does_not_use_is_refused(kind: Any, unused: dict[str, Any]) -> None:
+    ((name, value),) = unused.items()
+    with pytest.raises(ValueError, match=f"{name} is for a kind .*: got {name} = {value}, kind = '{kind}'"):
+        Shift(kind, **unused)
 
 
 @pytest.mark.parametrize(
