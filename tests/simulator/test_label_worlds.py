@@ -155,11 +155,11 @@ def test_both_sides_of_a_division_have_something(count: int, share: float, most:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"clients": 0}, "a client at least"),
+        ({"clients": 0}, "clients is at least 1: got 0"),
         ({"groups": ()}, "there are groups"),
         ({"groups": ((0,), ())}, "there are groups"),
         ({"groups": ((0, -1),)}, "there are groups"),
-        ({"groups": ((0, 1), (1, 2)), "shares": ()}, "a label is in one group"),
+        ({"groups": ((0, 1), (1, 2)), "shares": ()}, "groups have labels of their own"),
         ({"clients": 3}, "no more groups than clients"),
         ({"shares": (0.5, 0.5)}, "shares are positive, one for each group"),
         ({"shares": (0.5, 0.5, 0.0, 0.5)}, "shares are positive"),
@@ -245,7 +245,7 @@ def test_all_classes_are_one_group_and_few_clients_few_groups(numbered: str) -> 
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"clients": 0}, "a client at least"),
+        ({"clients": 0}, "clients is at least 1: got 0"),
         ({"classes_per_client": 0}, "classes_per_client"),
         ({"classes_per_client": 5}, "samples_min is at least classes_per_client"),
         ({"spread": -1.0}, "spread"),
