@@ -57,8 +57,8 @@ def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
     ("text", "changes", "words"),
     [
         ("[federation]\nclipp = 1", [], "did you mean 'clip'"),
-        ("[federation]\nclip = -1.0", [], "positive length"),
-        ("[federation]\npublish_after = 0", [], "counted from 1 on"),
+        ("[federation]\nclip = -1.0", [], "clip is above 0 and finite: got -1.0"),
+        ("[federation]\npublish_after = 0", [], "publish_after is at least 1: got 0"),
         ("[server]\nlogs = 'json'", [], "did you mean 'log'"),
         ("[server]\nlog = 'loud'", [], "the server.log"),
         ("server = 3", [], r"write \[server\]"),
