@@ -267,7 +267,6 @@ def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, monkeypatc
         ("training.momentum=0.9", "momentum is for optimizer = sgd: got momentum = 0.9, optimizer = 'adam'"),
         ("start.rate=-1", "[start] rate is above 0: got -1.0"),
         ("start.trunk_rate=0", "[start] trunk_rate is above 0: got 0.0"),
-        ("target=0.9", "target is for evaluate = clients: got target = 0.9, evaluate = 'clusters'"),
         ("name=' '", "name is not empty: got ' '"),
     ],
 )

@@ -16,7 +16,6 @@ from artesian.simulator.watch import Evaluate
 from artesian.simulator.world import World
 
 NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
-
 COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
 
 
@@ -49,7 +48,6 @@ class Experiment:
             **counts,
             "name is not empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
-            "target is for evaluate = clients": self.target is None or self.evaluate == "clients",
         }
         check(self, rules)
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
