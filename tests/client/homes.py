@@ -71,7 +71,7 @@ class Home:
         self.store = Store(folder / "store", served.identity)
         self.service = Service.open(served, self.store)
         self.tokens = Tokens(folder / "store" / "tokens.json")
-        self.token = self.tokens.make("enrol", "e")
+        self.token = self.tokens.make("enrol", f"e{len(self.tokens.all())}")
         self.web = Web(create_app(self.service, Guard(self.tokens, self.store)))
         self.wire = Wire(self.web)
 
