@@ -198,7 +198,7 @@ def grow(count: int, folder: Path) -> dict[str, float]:
     from service_server import null
 
     from artesian.server.service import Service
-    from artesian.server.store import Store
+    from artesian.storage.store import Store
 
     served = null()
     store = Store(folder / "members", served.identity)

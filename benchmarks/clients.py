@@ -18,7 +18,7 @@ import numpy as np
 
 import artesian
 from artesian.core import Algorithm, Learner, Upload, generator
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.params import Layout, Params, combine, seal
 from artesian.testing import ToyLearner
 

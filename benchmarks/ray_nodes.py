@@ -27,11 +27,11 @@ import numpy as np
 from measuring import machine, say, table
 
 from artesian import CDFL, Experiment, Start
+from artesian.data.datasets import images
 from artesian.learners.arrays import ArrayLearner, SoftmaxRegression
 from artesian.params import Params
-from artesian.simulator.data import images
 from artesian.simulator.run import Simulation
-from artesian.simulator.world import Rotated
+from artesian.simulator.worlds import Rotated
 
 WORKERS = 3
 WARM = 30  # trainings before one stops

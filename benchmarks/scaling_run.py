@@ -19,13 +19,13 @@ import numpy as np
 
 from artesian import CDFL, Experiment, FedAsync, Plan, Start
 from artesian.core import Algorithm, Given, Learner, Receipt, Upload, generator
-from artesian.engine import Coordinator
-from artesian.journal import Journal
+from artesian.engine.coordinator import Coordinator
 from artesian.params import Layout, Params, combine, distance, seal
 from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.run import Progress, Simulation
 from artesian.simulator.worker import single_threaded
+from artesian.storage.journal import Journal
 from artesian.testing import ToyLearner, ToyModel, ToyWorld
 
 SHAPES = {"cnn": (1, 28, 28), "resnet18": (3, 32, 32)}

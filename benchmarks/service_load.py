@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from service_server import ROOM, model_of, uploaded
 
-from artesian.codec import decode, encode
 from artesian.core import Task
+from artesian.storage.codec import decode, encode
 
 SLACK = 1 << 16  # bytes of an answer besides its tensor
 NUMBER = b'\\"number\\":%d,'  # JSON inside JSON

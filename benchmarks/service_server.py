@@ -37,9 +37,9 @@ from artesian.core import (
     Upload,
     generator,
 )
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.pace import Stream
 from artesian.learners.arrays import Perceptron
-from artesian.pace import Stream
 from artesian.params import Layout, Params, seal
 from artesian.server.federation import Federation
 from artesian.simulator.worker import single_threaded
@@ -186,33 +186,33 @@ def _estimate(coordinator: Coordinator, upload: Upload, seconds: float) -> dict[
 
 PARTS = (  # what a part is called ("group: part"), and where it is
     ("receive: decode", "artesian.server.app", "decode"),
-    ("admit", "artesian.engine", "Coordinator.admit"),
-    ("estimation: measure", "artesian.engine", "Coordinator.measure"),
-    ("estimation: appraise", "artesian.engine", "Coordinator._appraise"),
-    ("digests", "artesian.engine", "digest"),
+    ("admit", "artesian.engine.coordinator", "Coordinator.admit"),
+    ("estimation: measure", "artesian.engine.coordinator", "Coordinator.measure"),
+    ("estimation: appraise", "artesian.engine.coordinator", "Coordinator._appraise"),
+    ("digests", "artesian.engine.coordinator", "digest"),
     ("fold: distances and steps", "artesian.algorithms.cdfl", "CDFL.fold"),
-    ("fold: check", "artesian.engine", "Coordinator._finished"),
+    ("fold: check", "artesian.engine.coordinator", "Coordinator._finished"),
     ("fold: blend", "artesian.algorithms.cdfl", "CDFL.task"),
-    ("event: record", "artesian.server.store", "Store.append"),
+    ("event: record", "artesian.storage.store", "Store.append"),
     ("event: commit", "sqlalchemy.engine", "Connection.commit"),
-    ("mark", "artesian.server.store", "Store._set_mark"),
-    ("shelf", "artesian.server.shelf", "Shelf.__setitem__"),
-    ("shelf: drop", "artesian.server.shelf", "Shelf.__delitem__"),
-    ("snapshot", "artesian.server.store", "Store.save"),
+    ("mark", "artesian.storage.store", "Store._set_mark"),
+    ("shelf", "artesian.storage.open_tasks", "Shelf.__setitem__"),
+    ("shelf: drop", "artesian.storage.open_tasks", "Shelf.__delitem__"),
+    ("snapshot", "artesian.storage.store", "Store.save"),
     ("answer: encode", "artesian.server.app", "_encoded"),
 )
 INNER = (  # parts of the group around them
-    ("digest", "artesian.codec", "fingerprint"),
-    ("digest", "artesian.journal", "fingerprint"),
+    ("digest", "artesian.storage.codec", "fingerprint"),
+    ("digest", "artesian.storage.journal", "fingerprint"),
     ("sha256", "hashlib", "sha256"),
-    ("blob", "artesian.journal", "Vault.put"),
-    ("blob, encode", "artesian.journal", "encode_parts"),
-    ("blob, write", "artesian.journal", "write_file"),
-    ("blob, sync of the folder", "artesian.journal", "sync_folder"),
+    ("blob", "artesian.storage.journal", "Vault.put"),
+    ("blob, encode", "artesian.storage.journal", "encode_parts"),
+    ("blob, write", "artesian.storage.journal", "write_file"),
+    ("blob, sync of the folder", "artesian.storage.journal", "sync_folder"),
     ("sync", "os", "fsync"),
     ("sync", "os", "fdatasync"),
 )
-RECEIVE = ("artesian.server.intake", "Intake.receive")
+RECEIVE = ("artesian.server.limits", "Intake.receive")
 Spent = tuple[float, float]  # seconds by the clock, and of computing
 
 

@@ -34,8 +34,8 @@ from measuring import HERE, Outcome, cores, machine, rate, run, say, spread, tab
 from w1_run import Order
 
 import artesian
+from artesian.data.datasets import images
 from artesian.errors import MissingData
-from artesian.simulator.data import images
 from artesian.simulator.executors import SURROUNDINGS
 
 DATA = "W1_DATA"

@@ -8,7 +8,7 @@ import numpy as np
 
 import artesian
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.pace import Stream
+from artesian.engine.pace import Stream
 from artesian.params import Layout, Params, average, combine
 from artesian.testing import InProcess, check_algorithm
 

@@ -161,8 +161,8 @@ def test_random_images_stand_in_for_missing_ones(tmp_path, monkeypatch) -> None:
     import numpy as np
     import w1
 
+    from artesian.data.datasets import images
     from artesian.errors import MissingData
-    from artesian.simulator.data import images
 
     def missing(name):
         raise MissingData("there are images", "none", "get some")

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from artesian import cli
 from artesian.algorithms import ALGORITHMS
+from artesian.config.experiments import presets
+from artesian.data.datasets import IDX
 from artesian.errors import ArtesianError, StorageError
-from artesian.experiments import presets
-from artesian.simulator.data import IDX
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,24 +11,25 @@ import pytest
 from idx import write_idx
 from typer.main import get_command
 
-from artesian import errors, experiments
+from artesian import errors
 from artesian.algorithms import ALGORITHMS
 from artesian.algorithms.fedasync import FedAsync
 from artesian.cli import app
+from artesian.config import experiments
+from artesian.config.experiments import NUMBERS, TABLES, load, outlines, presets, simulate
+from artesian.config.models import OPTIONS
 from artesian.core import Plan
-from artesian.experiments import NUMBERS, TABLES, load, outlines, presets, simulate
+from artesian.data.datasets import images
 from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
-from artesian.modelling import OPTIONS
 from artesian.recipes import RECIPES
 from artesian.server.app import create_app
-from artesian.simulator.data import images
+from artesian.simulator.evaluation import CLUSTERS, UPLOADS
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
+from artesian.simulator.pretraining import Start
 from artesian.simulator.shifts import Shift
-from artesian.simulator.start import Start
-from artesian.simulator.watch import CLUSTERS, UPLOADS
-from artesian.simulator.world import WORLDS
+from artesian.simulator.worlds import WORLDS
 from artesian.testing import Federation
 
 ROOT = Path(__file__).parent.parent

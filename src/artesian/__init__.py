@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from artesian.algorithms import ICFLAsync as ICFLAsync
     from artesian.algorithms import IFCAAsync as IFCAAsync
     from artesian.algorithms import Local as Local
-    from artesian.connecting import connect as connect
-    from artesian.connecting import connect_async as connect_async
+    from artesian.client.connect import connect as connect
+    from artesian.client.connect import connect_async as connect_async
+    from artesian.config.experiments import load as load
+    from artesian.config.experiments import presets as presets
+    from artesian.config.experiments import simulate as simulate
     from artesian.core import Plan as Plan
-    from artesian.engine import Coordinator as Coordinator
+    from artesian.engine.coordinator import Coordinator as Coordinator
     from artesian.errors import ArtesianError as ArtesianError
-    from artesian.experiments import load as load
-    from artesian.experiments import presets as presets
-    from artesian.experiments import simulate as simulate
     from artesian.params import Layout as Layout
     from artesian.simulator.experiment import Experiment as Experiment
     from artesian.simulator.fleet import Fleet as Fleet
+    from artesian.simulator.pretraining import Start as Start
     from artesian.simulator.result import Run as Run
-    from artesian.simulator.start import Start as Start
-    from artesian.simulator.world import Rotated as Rotated
+    from artesian.simulator.worlds import Rotated as Rotated
 
 __version__ = "0.1.0"
 
@@ -67,19 +67,19 @@ _HOMES = {
     "IFCAAsync": "algorithms",
     "Local": "algorithms",
     "ArtesianError": "errors",
-    "Coordinator": "engine",
-    "Rotated": "simulator.world",
+    "Coordinator": "engine.coordinator",
+    "Rotated": "simulator.worlds",
     "Experiment": "simulator.experiment",
     "Fleet": "simulator.fleet",
     "Layout": "params",
     "Plan": "core",
     "Run": "simulator.result",
-    "Start": "simulator.start",
-    "connect": "connecting",
-    "connect_async": "connecting",
-    "load": "experiments",
-    "presets": "experiments",
-    "simulate": "experiments",
+    "Start": "simulator.pretraining",
+    "connect": "client.connect",
+    "connect_async": "client.connect",
+    "load": "config.experiments",
+    "presets": "config.experiments",
+    "simulate": "config.experiments",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -296,6 +296,16 @@ class Desk:
     changed_by: Mapping[ClusterId, tuple[ClientId, ...]] = field(default_factory=dict)  # whose folds it hides
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a coordinator knows at one moment: it goes on from here as if never stopped."""
+
+    state: State
+    desk: Desk
+    given: Mapping[ClientId, Task]
+    settings: Mapping[str, Any] = field(default_factory=dict)  # the hyper-parameters in force
+
+
 class Pace(Protocol):
     """WHEN: two questions, asked after every event."""
 

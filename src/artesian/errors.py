@@ -49,17 +49,23 @@ from collections.abc import Iterable, Mapping
 
 
 class ArtesianError(Exception):
-    """The root: `rule` is what must hold, `got` what was found instead, `remedy` what to do."""
+    """The root: `problem` says what happened, `remedy` what to do about it."""
 
     exit_code = 1
 
-    def __init__(self, rule: str, got: str = "", remedy: str = "") -> None:
-        super().__init__(rule, got, remedy)
-        self.rule, self.got, self.remedy = rule, got, remedy
+    def __init__(self, problem: str, *words: str) -> None:
+        """`words` is the remedy; two of them are what was got instead of a rule, and the remedy."""
+        super().__init__(problem, *words)
+        *got, remedy = words or ("",)
+        self.problem = f"{problem}: got {got[0]}" if got and got[0] else problem
+        self.remedy = remedy
 
     def __str__(self) -> str:
-        text = f"{self.rule}: got {self.got}" if self.got else self.rule
-        return f"{text}; {self.remedy}" if self.remedy else text
+        return " ".join(_sentence(part) for part in (self.problem, self.remedy) if part)
+
+
+def _sentence(text: str) -> str:
+    return text if text[-1] in ".?!" else f"{text}."
 
 
 class FellBack(UserWarning):
@@ -84,7 +90,7 @@ class MissingExtra(UserError):
     """An optional package is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs the package {package}", "", f"install it: pip install 'artesian[{extra}]'")
+        super().__init__(f"This needs the package {package}", f"Install it: pip install 'artesian[{extra}]'")
 
 
 class MissingData(UserError):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from artesian.codec import digest
 from artesian.core import ClientId, ClusterId, Ensemble, Learner, Mixture, Notebook, Plan, Task, Upload
 from artesian.errors import BadMixture, NotFinite, SettingError, WrongModels, nearest
 from artesian.params import Layout, Params, combine, cosine, kept_by_size, minus
+from artesian.storage.codec import digest
 
 OWN = "own"  # what a client calls the one model it trained from several
 ORIGIN = "origin"  # the model from which all directions begin

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from artesian.core import Given, Tree
-from artesian.engine import Look
+from artesian.engine.coordinator import Look
 from artesian.errors import ArtesianError
 from artesian.server.federation import Federation
 from artesian.server.measuring import Crew, Lost, Packed, Process, Worker, answered, packed, proof, receive, send
@@ -85,7 +85,7 @@ def _listen(channel: socket.socket, questions: SimpleQueue[Packed]) -> None:
 
 
 def _federation(words: Sequence[str]) -> Federation:
-    from artesian.serving import load
+    from artesian.config.federations import load
 
     source, *changes = words
     return load(source, changes)[0]

@@ -8,12 +8,12 @@ import pytest
 from hand import layout, vector
 
 from artesian.algorithms import CASA, CASAPlus
-from artesian.codec import decode, encode
-from artesian.core import Cluster, Measured, Member, Receipt, State, Upload
-from artesian.engine import Coordinator, Snapshot
+from artesian.algorithms.peers import Peers
+from artesian.core import Cluster, Measured, Member, Receipt, Snapshot, State, Upload
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import SettingError
 from artesian.params import Layout, seal
-from artesian.peers import Peers
+from artesian.storage.codec import decode, encode
 
 
 def receipt(updates, base: int = 0, **memo) -> Receipt:

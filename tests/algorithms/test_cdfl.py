@@ -8,8 +8,8 @@ from hand import FixedLoss, layout, measured, state, vector
 
 from artesian.algorithms.cdfl import CDFL, estimate, update_ratios
 from artesian.core import Given, Receipt, Upload
+from artesian.engine.pace import Stream
 from artesian.errors import SettingError
-from artesian.pace import Stream
 
 THREE = np.array([[10.0, 14, 20], [1, 4, 8], [5, 6, 7]])
 TWO = np.array([[9.0, 12], [1, 3], [4, 5]])

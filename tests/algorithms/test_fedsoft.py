@@ -8,9 +8,9 @@ from hand import layout, state, vector
 
 from artesian.algorithms import FedSoft
 from artesian.core import Measured, Member, Receipt, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.pace import Rounds, Stream
 from artesian.errors import SettingError
-from artesian.pace import Rounds, Stream
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation

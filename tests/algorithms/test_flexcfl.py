@@ -9,10 +9,10 @@ import pytest
 from hand import layout, vector
 
 from artesian.algorithms import FedGroup, FlexCFL
+from artesian.algorithms.clustering import cosines, kmeans_groups, linked_groups
 from artesian.algorithms.flexcfl import edc_points, lean, madc
-from artesian.clustering import cosines, kmeans_groups, linked_groups
 from artesian.core import Member, Notebook, Plan, State, Task, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import BadMixture, SettingError, Stalled
 from artesian.params import Layout, seal
 from artesian.recipes import ORIGIN, directions_digest, recipe, shift

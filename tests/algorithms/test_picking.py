@@ -8,10 +8,10 @@ from hand import layout, state, vector
 
 from artesian.algorithms import IFCA, FedEM, IFCAAsync
 from artesian.core import Given, Measured, Member, Notebook, Plan, Receipt, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.pace import Rounds, Stream
 from artesian.errors import BadMixture, SettingError
 from artesian.learners.arrays import SoftmaxRegression
-from artesian.pace import Rounds, Stream
 from artesian.params import Layout
 from artesian.recipes import recipe
 from artesian.testing import Federation

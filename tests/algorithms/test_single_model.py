@@ -7,7 +7,7 @@ import pytest
 from hand import layout, measured, state, vector
 
 from artesian.algorithms import FedAsync, FedAvg, FedBuff, FedProx, Local
-from artesian.pace import Rounds, Stream
+from artesian.engine.pace import Rounds, Stream
 
 ALL = [Local(), FedAvg(), FedProx(), FedAsync(), FedBuff()]
 

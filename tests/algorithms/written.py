@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hand import layout, vector
 
 from artesian.core import Algorithm, Reply, Task, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.params import Params, seal
 
 

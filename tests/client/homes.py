@@ -10,10 +10,10 @@ from artesian.algorithms import CDFL
 from artesian.client.session import Session
 from artesian.client.transport import Transport
 from artesian.server.app import create_app
+from artesian.server.auth import Guard, Tokens
 from artesian.server.federation import Federation
-from artesian.server.guard import Guard, Tokens
 from artesian.server.service import Service
-from artesian.server.store import Store
+from artesian.storage.store import Store
 from artesian.testing import ToyModel, ToyWorld
 
 MODEL, WORLD = ToyModel(), ToyWorld(4)

@@ -83,7 +83,7 @@ class Process:
 
     def stop(self) -> dict:
         """End it in good order; what its store holds, client by client."""
-        from artesian.serving import describe
+        from artesian.server.serve import describe
 
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

@@ -159,7 +159,7 @@ def test_a_server_that_is_down_at_the_first_start_is_waited_for(tmp_path) -> Non
 
 FULL = """
 import resource, sys
-from artesian.connecting import connect
+from artesian.client.connect import connect
 from artesian.errors import StorageError
 from artesian.testing import ToyModel, ToyWorld
 

@@ -12,8 +12,8 @@ import pytest
 from safetensors.numpy import load_file
 from servers import Process
 
-from artesian.codec import decode
 from artesian.core import Task
+from artesian.storage.codec import decode
 
 
 @pytest.fixture(scope="module")

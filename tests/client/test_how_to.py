@@ -10,8 +10,8 @@ import pytest
 from promises.table import needs
 from servers import Process
 
-from artesian.codec import decode
 from artesian.core import Task
+from artesian.storage.codec import decode
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "a-client-in-any-language.md").read_text()
 TOOLS = ("bash", "curl", "openssl", "sha256sum", "base64", "python3")

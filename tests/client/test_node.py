@@ -12,9 +12,9 @@ import pytest
 from promises.table import needs
 from servers import Process
 
-from artesian.codec import decode, encode
 from artesian.core import Task, Upload
 from artesian.params import seal
+from artesian.storage.codec import decode, encode
 
 NODE = shutil.which("node")
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "client.mjs"

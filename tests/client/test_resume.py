@@ -11,9 +11,9 @@ from homes import Home
 from artesian.client import transport as transports
 from artesian.client.session import Session
 from artesian.client.transport import Transport, repr_digest
-from artesian.codec import encode
 from artesian.core import Upload
 from artesian.errors import BadFormat, Busy, Conflict, ServerFailed, Unreachable
+from artesian.storage.codec import encode
 
 
 class Parts(httpx.BaseTransport):

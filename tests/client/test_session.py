@@ -8,9 +8,9 @@ from homes import MODEL, Home
 
 from artesian.algorithms import IFCA, FedAvg, FedEM, FedSoft, Local
 from artesian.client.session import Session
-from artesian.codec import encode
 from artesian.core import Upload
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
+from artesian.storage.codec import encode
 
 
 def test_a_client_draws_trains_uploads_and_draws_again(home) -> None:

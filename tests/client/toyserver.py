@@ -9,13 +9,13 @@ import uvicorn
 from homes import MODEL, WORLD
 
 from artesian.algorithms import CDFL
-from artesian.codec import from_tree, gather
 from artesian.core import Event
 from artesian.server.app import create_app, encode_task
+from artesian.server.auth import Guard, Tokens
 from artesian.server.federation import Federation
-from artesian.server.guard import Guard, Tokens
 from artesian.server.service import Service
-from artesian.server.store import EVENTS, Store
+from artesian.storage.codec import from_tree, gather
+from artesian.storage.store import EVENTS, Store
 
 
 class Served:

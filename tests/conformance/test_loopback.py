@@ -12,16 +12,16 @@ import httpx
 import pytest
 
 from artesian.algorithms import ALGORITHMS
-from artesian.codec import encode
 from artesian.core import Model, Reply
 from artesian.server.app import decode_task, encode_task
 from artesian.server.federation import Federation
 from artesian.server.service import Service
-from artesian.server.store import Store
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.link import Direct
 from artesian.simulator.run import Simulation
+from artesian.simulator.transports import Direct
+from artesian.storage.codec import encode
+from artesian.storage.store import Store
 from artesian.testing import ToyModel, ToyWorld
 
 CLIENTS, SECRET = 12, "a secret for everybody"

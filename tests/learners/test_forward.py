@@ -17,7 +17,7 @@ from artesian.errors import BadData, FellBack, SettingError
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
-from artesian.experiments import load  # noqa: E402
+from artesian.config.experiments import load  # noqa: E402
 from artesian.learners import forward  # noqa: E402
 from artesian.learners.torch import TorchModel, one_thread  # noqa: E402
 

@@ -19,7 +19,7 @@ from artesian.params import seal
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
-from artesian.learners import sources  # noqa: E402
+from artesian.learners import batches as sources  # noqa: E402
 from artesian.learners import torch as learning  # noqa: E402
 from artesian.learners.torch import TorchLearner, TorchModel, one_thread  # noqa: E402
 

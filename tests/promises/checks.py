@@ -4,9 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from artesian.codec import digest, to_tree
 from artesian.core import Upload
 from artesian.errors import STATUSES
+from artesian.storage.codec import digest, to_tree
 
 TYPED = {kind.__name__: {status} for kind, status in STATUSES.items()} | {"UnknownRoute": {404, 405}}
 Sent = Mapping[tuple[str, int], str]  # the digest of every upload a client began to send

@@ -20,16 +20,16 @@ from pathlib import Path
 import httpx
 
 from artesian.algorithms import CDFL
-from artesian.codec import digest, encode, to_tree
 from artesian.core import Notebook, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
 from artesian.server.app import create_app, decode_task
+from artesian.server.auth import Guard, Tokens
 from artesian.server.federation import Federation
-from artesian.server.guard import Guard, Tokens
 from artesian.server.service import Service
 from artesian.server.settings import Settings
-from artesian.server.store import Store
+from artesian.storage.codec import digest, encode, to_tree
+from artesian.storage.store import Store
 from artesian.testing import Federation as Toy
 from artesian.testing import ToyModel, ToyWorld
 

@@ -10,7 +10,7 @@ import sys
 
 import uvicorn  # noqa: F401
 
-import artesian.serving  # noqa: F401
+import artesian.server.serve  # noqa: F401
 from artesian.algorithms import CDFL  # noqa: F401
 from artesian.cli import main
 from artesian.testing import ToyModel  # noqa: F401

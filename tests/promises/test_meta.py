@@ -10,12 +10,12 @@ from promises.test_p03_refused_changes_nothing import Bench, check_refusals
 from promises.test_p10_bad_credentials import check_routes
 from promises.test_p13_tampering import check_cut, left_behind
 
-import artesian.engine
-from artesian.codec import digest, encode, to_tree
-from artesian.server.guard import Guard
-from artesian.server.intake import Intake
+import artesian.engine.coordinator
+from artesian.server.auth import Guard
+from artesian.server.limits import Intake
 from artesian.server.service import Service
-from artesian.server.store import Store
+from artesian.storage.codec import digest, encode, to_tree
+from artesian.storage.store import Store
 
 
 def nothing(*_, **__) -> None:
@@ -34,10 +34,10 @@ real_intake = Intake.__init__
 @pytest.mark.parametrize(
     ("reason", "place", "name", "without"),
     [
-        ("Conflict", artesian.engine, "check_retry", nothing),
-        ("TaskClosed", artesian.engine, "check_retry", nothing),
-        ("UnknownTask", artesian.engine, "check_retry", nothing),
-        ("BadMixture", artesian.engine, "check_upload", nothing),
+        ("Conflict", artesian.engine.coordinator, "check_retry", nothing),
+        ("TaskClosed", artesian.engine.coordinator, "check_retry", nothing),
+        ("UnknownTask", artesian.engine.coordinator, "check_retry", nothing),
+        ("BadMixture", artesian.engine.coordinator, "check_upload", nothing),
         ("TooLarge", Intake, "__init__", vast),
         ("Busy", Intake, "count", nothing),
         ("Unauthorized", Guard, "client", nothing),

@@ -11,7 +11,7 @@ from promises.checks import history, lost_or_twice
 from promises.federation import Process, clients, draws, restored, until
 from promises.table import ROWS
 
-from artesian.server import failpoints
+from artesian.storage import failpoints
 
 
 def test_killed_under_clients_a_server_loses_nothing(tmp_path, promise, figure) -> None:

@@ -38,7 +38,7 @@ def test_blob_log_and_mark_are_synced_in_this_order_before_the_answer(tmp_path, 
 
 DOCTORED = {
     "log synced": """
-import artesian.server.store as store
+import artesian.storage.store as store
 def prepare(connection, _):
     for pragma in ("journal_mode=WAL", "synchronous=OFF", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
@@ -46,7 +46,7 @@ store._prepare = prepare
 """,
     "mark synced": "os.fdatasync = lambda handle: None",
     "blob synced": """
-import artesian.journal as journal
+import artesian.storage.journal as journal
 real = journal.write_file
 def write_file(path, data, *, private=False, sync=True):
     real(path, data, private=private, sync=False)

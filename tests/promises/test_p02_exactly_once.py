@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from promises.checks import history, lost_or_twice
 from promises.federation import Process, draws, restored, trained, until
 
-from artesian.codec import digest, encode, to_tree
 from artesian.server.app import decode_task
+from artesian.storage.codec import digest, encode, to_tree
 
 CLIENTS = 5
 

@@ -7,7 +7,7 @@ from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.errors import Refused
 from artesian.server.app import encode_task
 from artesian.server.service import Service
-from artesian.server.store import Store
+from artesian.storage.store import Store
 
 ALGORITHMS = {"cdfl": CDFL(), "fedbuff": FedBuff(buffer_size=3), "fedavg": FedAvg(clients_per_round=2)}
 NAMES = [f"c{i}" for i in range(4)]

@@ -10,10 +10,10 @@ import time
 
 from promises.federation import SECRET, Process, until
 
-from artesian.codec import encode
 from artesian.core import Upload
 from artesian.params import seal
 from artesian.server.app import decode_task
+from artesian.storage.codec import encode
 
 APP = """
 import numpy as np

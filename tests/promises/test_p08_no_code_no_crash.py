@@ -13,10 +13,10 @@ from promises.listening import PRELUDE, heard
 from promises.mutations import CORPUS, EMPTY_TENSORS, mutated
 
 import artesian
-from artesian.codec import decode, digest, encode, to_tree
 from artesian.core import Upload
 from artesian.errors import Refused
 from artesian.server.app import decode_task
+from artesian.storage.codec import decode, digest, encode, to_tree
 
 GROWTH = 64  # MB a server may grow by, however many bad bodies it is sent
 CODE = {"pickle.find_class", "marshal.loads", "exec", "compile", "os.system", "os.exec", "os.posix_spawn",

@@ -10,7 +10,7 @@ from promises.federation import SECRET, Process, answer
 from promises.table import needs
 
 from artesian.server.app import decode_task
-from artesian.server.description import MEDIA
+from artesian.server.openapi import MEDIA
 
 try:
     import schemathesis

@@ -3,7 +3,7 @@
 import pytest
 from promises.federation import SECRET
 
-from artesian.server.guard import fingerprint
+from artesian.server.auth import fingerprint
 
 BAD = [
     {},

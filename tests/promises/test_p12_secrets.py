@@ -8,7 +8,7 @@ from promises.federation import Process, answer, draws
 from promises.table import ROWS
 
 from artesian.server.app import decode_task
-from artesian.server.guard import Tokens
+from artesian.server.auth import Tokens
 
 FORMS = ("json", "text", "off")
 

@@ -7,9 +7,9 @@ import pytest
 from promises.federation import SECRET, Server, answer, draws, federation
 
 from artesian.errors import ArtesianError
-from artesian.server.guard import Guard, Tokens, fingerprint
+from artesian.server.auth import Guard, Tokens, fingerprint
 from artesian.server.service import Service
-from artesian.server.store import Store
+from artesian.storage.store import Store
 
 PAGE = 4096  # bytes
 FILES = ("artesian.db", "artesian.db-wal", "mark")

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from promises.federation import IDENTITY, draws, resumed, served
 
-from artesian.server.store import Store
+from artesian.storage.store import Store
 
 
 def survive(folder: Path, kills: int) -> None:

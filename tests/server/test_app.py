@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from artesian.algorithms import FedAsync, FedAvg
-from artesian.codec import FORMAT, encode, to_tree
 from artesian.errors import STATUSES, Refused
 from artesian.params import Layout
 from artesian.server.app import create_app, decode_task
+from artesian.storage.codec import FORMAT, encode, to_tree
 from artesian.testing import Federation
 
 

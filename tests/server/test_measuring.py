@@ -19,7 +19,7 @@ from artesian.params import seal
 from artesian.server.app import decode_task
 from artesian.server.measuring import TRIES, Crew, Lost, answered, found, packed, receive, send, unpacked
 from artesian.server.settings import Settings
-from artesian.server.store import Store
+from artesian.storage.store import Store
 from artesian.workers import measuring
 
 PROCESSES = ("--measure", "processes", "--measurers", "2")
@@ -209,8 +209,8 @@ def inline(folder: Path, **options) -> None:
     coordinator = served.begin(given=store.shelf)
     coordinator.record = store.append
     tasks = {f"c{i}": coordinator.join(f"c{i}", 5)[0].task for i in range(4)}
-    from artesian.codec import decode
     from artesian.server.app import encode_task
+    from artesian.storage.codec import decode
 
     for client in [f"c{i % 4}" for i in range(12)]:
         upload = decode("upload", answer(client, encode_task(tasks[client])), Upload)

@@ -11,16 +11,16 @@ from promises.federation import SECRET, Server, answer
 from promises.federation import federation as toy
 
 from artesian.algorithms import CDFL
-from artesian.codec import decode, encode, encode_parts
 from artesian.core import Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.params import seal
 from artesian.server import app as application
 from artesian.server.app import CHUNK, Answer, decode_task
-from artesian.server.intake import Announced, Intake
+from artesian.server.limits import Announced, Intake
 from artesian.server.settings import Settings
-from artesian.server.shelf import Shelf
-from artesian.server.store import Store
+from artesian.storage.codec import decode, encode, encode_parts
+from artesian.storage.open_tasks import Shelf
+from artesian.storage.store import Store
 
 PLACES = {
     "digest and decoding": (application, "_opened"),

@@ -17,17 +17,18 @@ import pytest
 from promises.federation import APP, MODEL, SECRET, Process, Server, answer, federation
 
 from artesian.algorithms import FedAvg, FedBuff
-from artesian.codec import encode
+from artesian.config.federations import load_federation
 from artesian.core import Upload
 from artesian.errors import Busy, SettingError, StorageError, StoreDamaged, StoreMismatch, TooSlow, Unauthorized
 from artesian.params import seal
 from artesian.server.app import decode_task
-from artesian.server.guard import Guard, Tokens
-from artesian.server.intake import Announced, Intake
+from artesian.server.auth import Guard, Tokens
+from artesian.server.limits import Announced, Intake
+from artesian.server.serve import describe, first_tokens
 from artesian.server.service import Service
 from artesian.server.settings import Settings
-from artesian.server.store import SNAPSHOTS, Store
-from artesian.serving import describe, first_tokens, load_federation
+from artesian.storage.codec import encode
+from artesian.storage.store import SNAPSHOTS, Store
 
 
 @pytest.fixture

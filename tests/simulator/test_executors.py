@@ -5,8 +5,8 @@ import sys
 import pytest
 
 from artesian.algorithms import CDFL
+from artesian.config.experiments import simulate
 from artesian.errors import MissingExtra, SettingError
-from artesian.experiments import simulate
 from artesian.simulator.executors import Means
 from artesian.simulator.experiment import Experiment
 from artesian.testing import ToyModel, ToyWorld

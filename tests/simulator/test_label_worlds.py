@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from artesian.config.experiments import build
 from artesian.errors import SettingError
-from artesian.experiments import build
-from artesian.simulator.world import WORLDS, FewClasses, LabelGroups, World
-from artesian.simulator.world.dealing import topped_up, train_and_test
+from artesian.simulator.worlds import WORLDS, FewClasses, LabelGroups, World
+from artesian.simulator.worlds.dealing import topped_up, train_and_test
 
 EACH, LABELS = 40, 10  # images of each label
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from idx import write_idx
 
+from artesian.config.experiments import build, simulate
+from artesian.data import datasets as data
+from artesian.data.datasets import available, images
+from artesian.data.images import resized, with_channels
+from artesian.data.people import people
 from artesian.errors import MissingData, MissingExtra, SettingError
-from artesian.experiments import build, simulate
 from artesian.learners.arrays import LinearRegression
-from artesian.simulator import data
-from artesian.simulator.data import available, images
-from artesian.simulator.people import people
-from artesian.simulator.pixels import resized, with_channels
-from artesian.simulator.world import WORLDS, DigitWorld, Linear, Natural, Rotated, Synthetic
-from artesian.simulator.world.mixing import fixed_shares, floor_counts, nearest_counts
+from artesian.simulator.worlds import WORLDS, DigitWorld, Linear, Natural, Rotated, Synthetic
+from artesian.simulator.worlds.mixing import fixed_shares, floor_counts, nearest_counts
 
 
 @pytest.fixture(autouse=True)

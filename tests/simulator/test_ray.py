@@ -15,9 +15,9 @@ from artesian.errors import NotFinite, SettingError, Unreachable, WorkerLost
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.simulator import ray as ours
 from artesian.simulator.experiment import Experiment
+from artesian.simulator.pretraining import Start
 from artesian.simulator.run import Simulation, simulate
-from artesian.simulator.start import Start
-from artesian.simulator.world import Rotated
+from artesian.simulator.worlds import Rotated
 from artesian.testing import ToyModel, ToyWorld
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 from artesian.algorithms import ALGORITHMS, CA2FL, CDFL, FedAvg, FedBuff, Local
+from artesian.config.experiments import load
+from artesian.config.federations import serve_experiment
 from artesian.errors import JournalDamaged, NotFinite, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
-from artesian.experiments import load
-from artesian.journal import Journal
-from artesian.serving import serve_experiment
+from artesian.simulator.evaluation import divergence
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
-from artesian.simulator.link import Direct
+from artesian.simulator.pretraining import Start
 from artesian.simulator.run import Progress, Simulation, simulate
-from artesian.simulator.start import Start
 from artesian.simulator.stopwatch import PARTS
-from artesian.simulator.watch import divergence
+from artesian.simulator.transports import Direct
+from artesian.storage.journal import Journal
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 SMALL = ["uploads=60", "world.clients=8", "snapshot_every=10", "evaluate_every=7"]

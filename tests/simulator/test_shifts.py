@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from artesian.config.experiments import build, simulate
+from artesian.data.datasets import Samples
 from artesian.errors import SettingError
-from artesian.experiments import build, simulate
-from artesian.simulator.data import Samples
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.shifts import Shift, Shifted, changed
-from artesian.simulator.world import LabelGroups, Linear, Rotated, Visit, World
+from artesian.simulator.worlds import LabelGroups, Linear, Rotated, Visit, World
 from artesian.testing import ToyModel, ToyWorld
 
 

@@ -12,13 +12,13 @@ import pytest
 from artesian.algorithms import CDFL, FedBuff, FedSoft, FlexCFL, Local
 from artesian.core import Notebook, Task
 from artesian.errors import StorageError
-from artesian.journal import Vault
 from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
 from artesian.simulator.run import Simulation, simulate
 from artesian.simulator.spill import Spill, Spilled, filled
+from artesian.storage.blobs import Vault
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 TINY = 100 / (1024 * 1024)  # MB: a vector of 25 numbers

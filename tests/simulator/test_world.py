@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from idx import write_idx
 
+from artesian.data import datasets as data
+from artesian.data.datasets import Images, Samples, as_floats, available, find, images, read_idx
+from artesian.data.images import rotate
 from artesian.errors import MissingData, SettingError
-from artesian.simulator import data
-from artesian.simulator.data import Images, Samples, as_floats, available, find, images, read_idx
-from artesian.simulator.pixels import rotate
-from artesian.simulator.world import Rotated
+from artesian.simulator.worlds import Rotated
 
 COUNT = 120
 
@@ -433,7 +433,7 @@ def test_an_npz_file_may_bring_its_own_test_set(tmp_path: Path) -> None:
 
 OWN = """
 import numpy as np
-from artesian.simulator.data import Images
+from artesian.data.datasets import Images
 
 X, Y = np.arange(48, dtype=np.float32).reshape(6, 2, 2, 2)[..., :1] * np.ones(3, np.float32), np.arange(6) % 3
 pair = (X, Y)

@@ -21,8 +21,8 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.engine.pace import Stream
 from artesian.errors import check
-from artesian.pace import Stream
 from artesian.params import Layout, Params, average, combine, keep_buffers, seal
 
 

@@ -7,7 +7,7 @@ the rate, the cluster is split into as many as the gap says. CASA+ lets late cli
 
 Paper line -> method: "Omega(t) = (e/2.8)^(kappa t)" -> `omega`; "a_c = alpha_0 Omega / log(|C| + 3)" -> `cluster_rate`;
 "a_i = a_c, or a_c / sqrt(s) beyond r_c = |C| (2 - Omega)" -> `rates`, `patience_of`; "buffers, large gap, recurring,
-budget M" -> `artesian.peers`, `_takers`; "R = argmax of the eigengap, split if a_c < gap^gamma" -> `_parts`;
+budget M" -> `artesian.algorithms.peers`, `_takers`; "R = argmax of the eigengap, split if a_c < gap^gamma" -> `_parts`;
 "a newcomer joins the most similar cluster" -> `_place`; "S_i = S_0/2 (a_c - a_i) (1 + cos((t - 1) pi / R_end))" ->
 `CASAPlus.sparsity`; "m_i" -> `params.kept_by_size`.
 Differs from the paper: the logarithm has base 2; lateness and gaps count versions of the cluster; gaps are searched
@@ -24,7 +24,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from artesian.clustering import eigengap, eigenvalues, spectral_groups
+from artesian.algorithms.clustering import eigengap, eigenvalues, spectral_groups
+from artesian.algorithms.peers import Peers, Unit
+from artesian.algorithms.staleness import casa
 from artesian.core import (
     Algorithm,
     Buffers,
@@ -38,11 +40,9 @@ from artesian.core import (
     Step,
     Task,
 )
+from artesian.engine.pace import Stream
 from artesian.errors import SettingError, check
-from artesian.pace import Stream
 from artesian.params import Layout, Params, average, cosine, kept_by_size, minus, norm, seal, toward
-from artesian.peers import Peers, Unit
-from artesian.staleness import casa
 
 Crowd = Mapping[ClientId, Member]  # everybody at work
 Homes = Mapping[ClientId, ClusterId | None]  # the cluster of everybody at work; None: a newcomer

@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from artesian import staleness
+from artesian.algorithms import staleness
 from artesian.core import (
     Algorithm,
     Buffers,
@@ -37,8 +37,8 @@ from artesian.core import (
     Task,
     Upload,
 )
+from artesian.engine.pace import Stream
 from artesian.errors import SettingError, check
-from artesian.pace import Stream
 from artesian.params import Layout, Params, combine, distance, toward
 
 Bar = float | Literal["min"] | None  # None: "min" from three clusters on, 0 for two

@@ -23,13 +23,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.clustering import blank_table, cosines, linked_groups, refreshed
+from artesian.algorithms.clustering import blank_table, cosines, linked_groups, refreshed
+from artesian.algorithms.membership import home, home_task, mean_of_clusters, members_of
+from artesian.algorithms.staleness import Rule, weigh
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
+from artesian.engine.pace import Rounds, Stream
 from artesian.errors import SettingError, check
-from artesian.membership import home, home_task, mean_of_clusters, members_of
-from artesian.pace import Rounds, Stream
 from artesian.params import Layout, Params, average, combine, cosine, minus, norm, toward
-from artesian.staleness import Rule, weigh
 
 Groups = list[list[ClientId]]
 

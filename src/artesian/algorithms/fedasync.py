@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from artesian.algorithms.staleness import Rule, weigh
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.engine.pace import Stream
 from artesian.errors import check
-from artesian.pace import Stream
 from artesian.params import Layout, Params, average, toward
-from artesian.staleness import Rule, weigh
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.pace import Rounds
+from artesian.engine.pace import Rounds
 from artesian.params import Layout, Params, average
 
 

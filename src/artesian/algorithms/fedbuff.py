@@ -19,11 +19,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from artesian.algorithms.staleness import polynomial
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.engine.pace import Stream
 from artesian.errors import check
-from artesian.pace import Stream
 from artesian.params import Layout, Params, average, combine, seal
-from artesian.staleness import polynomial
 
 
 @dataclass(frozen=True)

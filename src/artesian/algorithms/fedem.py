@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.starts import Initial, check_count, different
 from artesian.core import Algorithm, Buffers, ClientId, Measured, State, Step, Task
+from artesian.engine.pace import Rounds
 from artesian.errors import check
-from artesian.initial import Initial, check_count, different
-from artesian.pace import Rounds
 from artesian.params import Layout, Params, average
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.engine.pace import Rounds
 from artesian.errors import check
-from artesian.pace import Rounds
 from artesian.params import Layout, Params, average
 
 

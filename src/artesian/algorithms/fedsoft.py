@@ -19,10 +19,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from artesian.algorithms.starts import Initial, check_count, different
 from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
+from artesian.engine.pace import Rounds
 from artesian.errors import SettingError, check
-from artesian.initial import Initial, check_count, different
-from artesian.pace import Rounds
 from artesian.params import Layout, Params, average
 from artesian.recipes import ESTIMATE_ONLY
 

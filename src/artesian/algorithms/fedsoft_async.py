@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from artesian import staleness
+from artesian.algorithms import staleness
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.engine.pace import Stream
 from artesian.errors import SettingError, check
-from artesian.pace import Stream
 from artesian.params import Layout, Params, toward
 
 

@@ -19,11 +19,11 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from artesian.clustering import kmeans_groups
+from artesian.algorithms.clustering import kmeans_groups
+from artesian.algorithms.membership import home, home_task
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task, Tree
+from artesian.engine.pace import Rounds
 from artesian.errors import SettingError, check
-from artesian.membership import home, home_task
-from artesian.pace import Rounds
 from artesian.params import Layout, Params, average, distance
 
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.clustering import cosines, kmeans_groups, left_singular, linked_groups
+from artesian.algorithms.clustering import cosines, kmeans_groups, left_singular, linked_groups
 from artesian.core import (
     Algorithm,
     Buffers,
@@ -39,8 +39,8 @@ from artesian.core import (
     derive,
     generator,
 )
+from artesian.engine.pace import Rounds
 from artesian.errors import BadMixture, SettingError, check
-from artesian.pace import Rounds
 from artesian.params import Layout, Params, average, combine, distance, keep_buffers, norm
 from artesian.recipes import DISTANCES, ESTIMATE_ONLY, ORIGIN, directions_digest
 

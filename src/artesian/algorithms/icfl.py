@@ -20,13 +20,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.clustering import blank_table, refreshed, spectral_groups
+from artesian.algorithms.clustering import blank_table, refreshed, spectral_groups
+from artesian.algorithms.membership import home_task
+from artesian.algorithms.staleness import Rule, weigh
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
+from artesian.engine.pace import Rounds, Stream
 from artesian.errors import SettingError, check
-from artesian.membership import home_task
-from artesian.pace import Rounds, Stream
 from artesian.params import Layout, Params, average, minus, toward
-from artesian.staleness import Rule, weigh
 
 
 @dataclass(frozen=True)

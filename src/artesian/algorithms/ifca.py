@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.starts import Initial, check_count, different
 from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.engine.pace import Rounds
 from artesian.errors import check
-from artesian.initial import Initial, check_count, different
-from artesian.pace import Rounds
 from artesian.params import Layout, Params, average, combine
 from artesian.recipes import ESTIMATE_ONLY, pick_of
 

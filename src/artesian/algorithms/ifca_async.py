@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from artesian.algorithms.staleness import Rule, weigh
+from artesian.algorithms.starts import Initial, check_count, different
 from artesian.core import Algorithm, Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.engine.pace import Stream
 from artesian.errors import SettingError, check
-from artesian.initial import Initial, check_count, different
-from artesian.pace import Stream
 from artesian.params import Layout, Params, toward
 from artesian.recipes import pick_of
-from artesian.staleness import Rule, weigh
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.pace import Stream
+from artesian.engine.pace import Stream
 from artesian.params import Layout, Params, average
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import artesian
-from artesian.display import err, out
+from artesian.cli.console import err, out
 from artesian.errors import ArtesianError, FellBack
 
 app = typer.Typer(

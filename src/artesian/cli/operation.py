@@ -15,7 +15,7 @@ import typer
 from rich.table import Table
 
 from artesian.cli.application import AsJson, app
-from artesian.display import err, out, show
+from artesian.cli.console import err, out, show
 from artesian.errors import ArtesianError, SettingError
 
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the store.")]
@@ -93,7 +93,7 @@ def serve(
 
     artesian serve app:federation --store store --measure processes --measurers 4
     """
-    from artesian.serving import serve as run_server
+    from artesian.config.federations import serve as run_server
 
     chosen = {"measure": measure, "measurers": measurers, "ray_address": ray_address}
     ours = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None]
@@ -126,7 +126,7 @@ def client(
 
     artesian client http://127.0.0.1:8440 --home homes/c07 --out model.safetensors
     """
-    from artesian.refreshing import describe, draws, learner_maker, refreshes, session_of, write_model
+    from artesian.client.loop import describe, draws, learner_maker, refreshes, session_of, write_model
 
     if held and not (home / "identity.json").exists():
         raise SettingError("--held shows the home of a client", f"none at {home}", "give its --home")
@@ -185,7 +185,7 @@ def token_revoke(store: StorePath, name: TokenName) -> None:
 @app.command(rich_help_panel="Federations")
 def inspect(store: StorePath, as_json: AsJson = False) -> None:
     """Look into a store that no server holds: clusters, members, versions, last events."""
-    from artesian.serving import describe
+    from artesian.server.serve import describe
 
     told = describe(store)
     if as_json:
@@ -238,7 +238,7 @@ def _tell_client(told: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _tokens(store: Path) -> Any:
-    from artesian.server.guard import Tokens
+    from artesian.server.auth import Tokens
 
     if not (store / "artesian.db").exists():
         raise SettingError("tokens belong to a store", f"no artesian.db at {store}", "serve it once first")

@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from artesian.cli.application import AsJson, app
-from artesian.display import err, out, print_comparison, print_profile, progress_of, show
+from artesian.cli.console import err, out, print_comparison, print_profile, progress_of, show
 from artesian.errors import SettingError, nearest
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def simulate(
 
     artesian simulate digits-4 --set algorithm.name=fedbuff --set uploads=500 --seeds 3 --out runs/fedbuff
     """
-    from artesian.experiments import load
+    from artesian.config.experiments import load
 
     if resume and folder is None:
         raise SettingError("--resume goes on with the run in --out", "no --out", "give the folder")
@@ -163,7 +163,7 @@ def _print_algorithm(row: dict[str, Any]) -> None:
 @app.command(rich_help_panel="Experiments")
 def presets(as_json: AsJson = False) -> None:
     """List the experiments that come with the package, and whether their data are here."""
-    from artesian.experiments import outlines
+    from artesian.config.experiments import outlines
 
     rows = outlines()
     if as_json:
@@ -190,7 +190,7 @@ def data(as_json: AsJson = False) -> None:
 
     Sets are looked for in the folder ARTESIAN_DATA points at, and where Debian puts them.
     """
-    from artesian.simulator.data import VARIABLE, available, wanted
+    from artesian.data.datasets import VARIABLE, available, wanted
 
     found = available()
     if as_json:

@@ -17,10 +17,9 @@ from urllib.parse import quote
 
 import httpx
 
-from artesian.admission import check_client
 from artesian.client.transport import Transport
-from artesian.codec import FORMAT, check_format, decode, encode
 from artesian.core import ClientId, Ensemble, Learner, Notebook, Task, Upload
+from artesian.engine.admission import check_client
 from artesian.errors import (
     BadFormat,
     BadMixture,
@@ -33,9 +32,10 @@ from artesian.errors import (
     WrongModels,
     WrongShape,
 )
-from artesian.journal import storage, write_file
 from artesian.params import Layout, Params
 from artesian.recipes import recipe
+from artesian.storage.codec import FORMAT, check_format, decode, encode
+from artesian.storage.files import storage, write_file
 
 FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, BadMixture)  # sending it again is vain
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from artesian.core import ClientId
 from artesian.demo.federation import federation
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import StoreDamaged
 from artesian.server.federation import Federation
-from artesian.server.store import Store
 from artesian.simulator.worker import single_threaded
+from artesian.storage.store import Store
 
 Identity = tuple[ClientId, int]  # of an upload: client and number
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import httpx
 
+from artesian.client.connect import connect
 from artesian.client.session import Session
-from artesian.connecting import connect
 from artesian.core import Notebook, Task, generator
 from artesian.demo.world import SEED, experiment, listen
 from artesian.errors import ArtesianError
-from artesian.simulator.place import Job, Place
+from artesian.simulator.jobs import Job, Place
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from artesian.cli.console import err, out
 from artesian.core import ClientId, generator
 from artesian.demo.audit import audit
 from artesian.demo.client import Orders
@@ -19,9 +20,8 @@ from artesian.demo.records import Records
 from artesian.demo.screen import Kill, Repository, Screen, close
 from artesian.demo.stage import Client, Server, Stage, handled, undisturbed
 from artesian.demo.world import SEED, experiment, write_digits
-from artesian.display import err, out
 from artesian.errors import MachineError, RunExists, SettingError
-from artesian.journal import storage
+from artesian.storage.files import storage
 
 LIMIT = 100.0  # seconds for all but the closing check, so that the demo ends within two minutes
 PAUSES = (0.4, 1.6)  # mean seconds between two refreshes: every client's habit is between these

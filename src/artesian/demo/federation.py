@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from io import FileIO
 
+from artesian.config.federations import serve_experiment
 from artesian.demo.world import SEED, experiment, listen
 from artesian.server.federation import Federation
-from artesian.serving import serve_experiment
 
 DATA = "ARTESIAN_DEMO_DATA"  # a file with the digits; not set, scikit-learn's own
 

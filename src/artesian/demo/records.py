@@ -11,8 +11,8 @@ from typing import Any
 
 from artesian.core import ClientId, Mixture
 from artesian.errors import StorageError
-from artesian.journal import storage
-from artesian.simulator.watch import divergence
+from artesian.simulator.evaluation import divergence
+from artesian.storage.files import storage
 
 RECENT = 5  # refreshes of every client that figures are taken over
 

@@ -12,10 +12,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from artesian.cli.console import err, out
 from artesian.core import ClusterId, Mixture
 from artesian.demo.audit import Audit
 from artesian.demo.records import RECENT, Figures, Records
-from artesian.display import err, out
 
 EVERY = 5.0  # seconds between two plain lines
 ROWS = 12  # clients in the table at most

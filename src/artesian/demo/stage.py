@@ -20,7 +20,7 @@ from artesian.core import ClientId
 from artesian.demo.client import Orders
 from artesian.demo.federation import DATA
 from artesian.errors import ServerFailed, UserError, WorkerLost
-from artesian.server.guard import Tokens
+from artesian.server.auth import Tokens
 from artesian.simulator.executors import SURROUNDINGS
 
 PORTS = range(8440, 8540)  # below those that outgoing connections take, so that nobody else does meanwhile

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from artesian.experiments import load
-from artesian.simulator.data import images
+from artesian.config.experiments import load
+from artesian.data.datasets import images
 from artesian.simulator.experiment import Experiment
 
 SEED = 0

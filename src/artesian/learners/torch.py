@@ -29,10 +29,10 @@ except ModuleNotFoundError:
 from torch import nn
 from torch.nn import functional
 
+from artesian.learners.batches import Flowing, Resident, Shaping, Source, label_counts, source_over, unordered
+from artesian.learners.flat_modules import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.forward import PRECISIONS, Passes, Precision, sound
-from artesian.learners.instances import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.optimizers import stepper
-from artesian.learners.sources import Flowing, Resident, Shaping, Source, label_counts, source_over, unordered
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> one number per sample
 Optimizer = Any  # a torch.optim.Optimizer; the type itself would take a second to import

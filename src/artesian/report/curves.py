@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from artesian.errors import StorageError
-from artesian.journal import storage
+from artesian.storage.files import storage
 
 POINTS = 40  # of a curve over uploads: each is the mean of what came since the one before
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from artesian.errors import SettingError
-from artesian.journal import storage, write_file
 from artesian.report.curves import Curve, of_clusters, of_uploads
 from artesian.report.plots import bars, lines
 from artesian.report.runs import COLUMNS, Finished, Row, cells, method, profiled, tables, uneven
 from artesian.simulator.folder import read_json
 from artesian.simulator.stopwatch import PARTS
+from artesian.storage.files import storage, write_file
 
 MARK = "<!doctype html><!-- a report of artesian -->"
 STYLE = """

@@ -11,10 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
-from artesian.admission import check_client
-from artesian.codec import FORMAT, decode, encode_parts, to_json, to_tree
 from artesian.core import Task, Upload
-from artesian.engine import Coordinator
+from artesian.engine.admission import check_client
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import (
     FAILURES,
     STATUSES,
@@ -30,13 +29,14 @@ from artesian.errors import (
     WorkerLost,
 )
 from artesian.recipes import RECIPES
-from artesian.server.description import MEDIA, Number, Seconds, completed, described
-from artesian.server.guard import Guard
-from artesian.server.intake import Announced, Intake
+from artesian.server.auth import Guard
+from artesian.server.limits import Announced, Intake
 from artesian.server.log import ERROR, Logged, Receive, Scope, Send
-from artesian.server.parts import Parts
+from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
+from artesian.server.partial_uploads import Parts
 from artesian.server.service import Service
 from artesian.server.settings import Settings
+from artesian.storage.codec import FORMAT, decode, encode_parts, to_json, to_tree
 
 try:
     from fastapi import FastAPI, Request, Response
@@ -302,8 +302,8 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         assert isinstance(error, (Refused, StorageError, WorkerLost))
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
-        got = error.got if not isinstance(error, StorageError) else ""  # no paths of ours
-        told = {"rule": error.rule, "got": got, "remedy": error.remedy}
+        problem = "The server could not use its disk" if isinstance(error, StorageError) else error.problem  # no paths
+        told = {"rule": problem, "got": "", "remedy": error.remedy}
         body = {"error": type(error).__name__, **{key: text[:SHOWN] for key, text in told.items()}}
         status = STATUSES[type(error)] if isinstance(error, Refused) else FAILURES[type(error)]
         if isinstance(error, (Busy, WorkerLost)):

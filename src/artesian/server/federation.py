@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from artesian.core import Algorithm, ClusterId, Learner, Model, Plan, derive
-from artesian.engine import Coordinator, hyper_parameters
+from artesian.engine.coordinator import Coordinator, hyper_parameters
 from artesian.errors import check
 from artesian.params import Params
 

@@ -20,12 +20,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from artesian import errors
-from artesian.codec import contiguous, digest, fingerprint, from_tree, gather, scatter, to_tree
 from artesian.core import Evidence, Receipt, Tree, Upload, derive
-from artesian.engine import Look
+from artesian.engine.coordinator import Look
 from artesian.errors import ArtesianError, SettingError, WorkerLost
 from artesian.params import seal
 from artesian.server.federation import Federation
+from artesian.storage.codec import contiguous, digest, fingerprint, from_tree, gather, scatter, to_tree
 
 LOG = logging.getLogger("artesian.measuring")
 TRIES = 3  # how many workers an upload may lose before it is refused
@@ -183,7 +183,7 @@ def answered(look: Look, question: Packed) -> Tree:
         upload, receipt = from_tree(Upload, tree["upload"]), from_tree(Receipt, tree["receipt"])
         return {"evidence": dict(look(upload, receipt))}
     except ArtesianError as error:
-        return {"error": type(error).__name__, "words": [error.rule, error.got, error.remedy]}
+        return {"error": type(error).__name__, "words": [error.problem, error.remedy]}
     except Exception as error:
         LOG.exception("measuring failed")
         return {"error": "", "words": [f"{type(error).__name__}: {error}"[:300]]}

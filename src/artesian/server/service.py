@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from artesian.core import ClientId, Event, Reply, Task, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import Refused, StorageError, StoreDamaged
-from artesian.server.failpoints import reach
 from artesian.server.federation import Federation
 from artesian.server.measuring import Crew
-from artesian.server.store import Store
+from artesian.storage.failpoints import reach
+from artesian.storage.store import Store
 
 T = TypeVar("T")
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from artesian.core import ClientId, Mixture, Notebook, Task
-from artesian.engine import Snapshot
+from artesian.core import ClientId, Mixture, Notebook, Snapshot, Task
 from artesian.simulator.clock import Moment
-from artesian.simulator.watch import Entry
+from artesian.simulator.evaluation import Entry
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from artesian.errors import SettingError, WorkerLost, nearest
+from artesian.execution.shared_memory import made
 from artesian.params import Params
-from artesian.simulator.blocks import made
+from artesian.simulator.jobs import Done, Job, Key, Look, Place, Work
 from artesian.simulator.parcel import Parcel
-from artesian.simulator.place import Done, Job, Key, Look, Place, Work
 from artesian.simulator.spill import Spill
 from artesian.simulator.stopwatch import Stopwatch
 from artesian.simulator.worker import ENDINGS, Answer, do, settle_in_process

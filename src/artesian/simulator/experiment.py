@@ -9,11 +9,11 @@ from typing import Any, Self
 
 from artesian.core import Algorithm, Model, Plan
 from artesian.errors import SettingError, check
+from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
+from artesian.simulator.pretraining import Start, check_size
 from artesian.simulator.shifts import Shift, Shifted
-from artesian.simulator.start import Start, check_size
-from artesian.simulator.watch import Evaluate
-from artesian.simulator.world import World
+from artesian.simulator.worlds import World
 
 NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
 COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")

@@ -13,11 +13,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 import artesian
-from artesian.codec import FORMAT, check_format, encode_arrays, from_tree, gather, scatter, to_json, to_tree
 from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
-from artesian.journal import Journal, Vault, lock_file, storage, write_file
 from artesian.simulator.spill import Spill, Ticket
 from artesian.simulator.table import Table
+from artesian.storage.blobs import Vault
+from artesian.storage.codec import FORMAT, check_format, encode_arrays, from_tree, gather, scatter, to_json, to_tree
+from artesian.storage.files import lock_file, storage, write_file
+from artesian.storage.journal import Journal
 
 T = TypeVar("T")
 

@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, Unreachable, WorkerLost
-from artesian.simulator.blocks import Made, made
+from artesian.execution.shared_memory import Made, made
 from artesian.simulator.executors import SURROUNDINGS, Crew
+from artesian.simulator.jobs import Done, Place, Work
 from artesian.simulator.parcel import Parcel
-from artesian.simulator.place import Done, Place, Work
 from artesian.simulator.stopwatch import Stopwatch
 from artesian.simulator.worker import Answer, do, settle_in
 

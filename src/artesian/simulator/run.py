@@ -9,25 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.pace import Rounds
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
-from artesian.pace import Rounds
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
+from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
 from artesian.simulator.executors import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration
-from artesian.simulator.interruption import Interruption
-from artesian.simulator.link import Direct, Link
-from artesian.simulator.place import Done, Job, Key, Place
+from artesian.simulator.jobs import Done, Job, Key, Place
 from artesian.simulator.result import Run
 from artesian.simulator.shifts import changed
+from artesian.simulator.signals import Interruption
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.table import Table
-from artesian.simulator.watch import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
+from artesian.simulator.transports import Direct, Link
 from artesian.simulator.worker import peak_mb, single_threaded
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
+from artesian.data.datasets import Samples
 from artesian.errors import check
-from artesian.simulator.data import Samples
-from artesian.simulator.world import Visit, World
+from artesian.simulator.worlds import Visit, World
 
 Kind = Literal["own", "none", "redraw", "swap-all", "swap-part", "incremental", "incremental-legacy"]
 Holding = Mapping[int, ClientId]  # of whom the samples of each label are; under ALL: all of them

@@ -12,17 +12,18 @@ import os
 import tempfile
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from artesian.codec import Elsewhere
 from artesian.core import ClientId
-from artesian.journal import Vault, storage
 from artesian.params import seal
+from artesian.storage.blobs import Vault
+from artesian.storage.codec import Elsewhere
+from artesian.storage.files import storage
+from artesian.storage.nested import swapped
 
 V = TypeVar("V")
 MB = 1024 * 1024
@@ -160,28 +161,6 @@ class Spilled(MutableMapping[ClientId, V]):
 def filled(value: V) -> V:
     """The value whose slip this is."""
     return swapped(value, Ticket, Ticket.take)
-
-
-def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
-    """A value with everything of a kind inside it swapped; what holds nothing of it stays the same object."""
-    if isinstance(value, kind):
-        return swap(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        before = {f.name: getattr(value, f.name) for f in fields(value)}
-        after = swapped(before, kind, swap)
-        return value if after is before else replace(value, **_different(before, after))
-    if isinstance(value, Mapping):
-        after = {key: swapped(item, kind, swap) for key, item in value.items()}
-        return after if _different(value, after) else value
-    if isinstance(value, (list, tuple)):
-        items = [swapped(item, kind, swap) for item in value]
-        same = all(one is two for one, two in zip(items, value, strict=True))
-        return value if same else type(value)(items)
-    return value
-
-
-def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in after.items() if item is not before[key]}
 
 
 def _bytes(array: np.ndarray) -> memoryview:

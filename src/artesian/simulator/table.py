@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from artesian.errors import StorageError
-from artesian.journal import storage
+from artesian.storage.files import storage
 
 Cell = int | float | str | None
 Row = tuple[Cell, ...]

@@ -16,9 +16,9 @@ from typing import Any, Generic, TypeVar
 
 from artesian.core import Model
 from artesian.errors import MissingExtra
-from artesian.simulator.blocks import Made, take_over
+from artesian.execution.shared_memory import Made, take_over
+from artesian.simulator.jobs import Done, Job, Place, Work
 from artesian.simulator.parcel import Parcel
-from artesian.simulator.place import Done, Job, Place, Work
 from artesian.simulator.stopwatch import Seconds, Stopwatch
 
 T = TypeVar("T")

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from artesian import errors
-from artesian.codec import decode, encode
 from artesian.core import Algorithm, Event, Model, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.pace import Rounds
 from artesian.errors import Refused
-from artesian.pace import Rounds
 from artesian.params import Params, seal
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation
+from artesian.storage.codec import decode, encode
 from artesian.testing.inprocess import InProcess
 from artesian.testing.toy import Federation, ToyModel, ToyWorld
 

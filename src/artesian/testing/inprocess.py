@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 
 from artesian import errors
-from artesian.codec import encode
 from artesian.core import ClientId, Reply, Upload
-from artesian.engine import Coordinator
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import ArtesianError
+from artesian.storage.codec import encode
 
 
 class InProcess:

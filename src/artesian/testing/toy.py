@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from artesian.codec import decode, encode
 from artesian.core import (
     Algorithm,
     ClientId,
@@ -22,16 +21,18 @@ from artesian.core import (
     Plan,
     Pull,
     Reply,
+    Snapshot,
     Task,
     Upload,
     generator,
 )
-from artesian.engine import Coordinator, Snapshot
-from artesian.pace import Rounds
+from artesian.data.datasets import Samples
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.pace import Rounds
 from artesian.params import Layout, Params, seal
 from artesian.recipes import recipe
-from artesian.simulator.data import Samples
-from artesian.simulator.world import Visit
+from artesian.simulator.worlds import Visit
+from artesian.storage.codec import decode, encode
 
 WIDTH = 3  # features of the toy
 

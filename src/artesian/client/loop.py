@@ -1,0 +1,152 @@
+"""One client from the command line: it refreshes so often, or every so many seconds, and tells each time."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from artesian.client.connect import connect
+from artesian.client.session import Session
+from artesian.core import Learner, Task
+from artesian.errors import (
+    ArtesianError,
+    Busy,
+    Conflict,
+    MachineError,
+    RunLocked,
+    SettingError,
+    TaskClosed,
+    TooSlow,
+    UnknownTask,
+)
+from artesian.plugins import imported
+from artesian.storage.codec import encode_arrays
+from artesian.storage.files import lock_file, storage, write_file
+
+PASSING = (MachineError, Busy, TooSlow, TaskClosed, UnknownTask, Conflict)  # the next time it may go well
+VERBS = ("samples", "losses", "score", "train")  # what a learner must have
+Told = dict[str, Any]
+
+
+def refreshes(
+    session: Session,
+    make: Callable[[], Learner],
+    times: int | None = 1,
+    every: float = 0.0,
+    complain: Callable[[ArtesianError], None] | None = None,
+) -> Iterator[Told]:
+    """Refresh so many times (None: for ever), `every` so many seconds; `complain` hears of failures that may pass."""
+    for turn in count(1):
+        end = time.monotonic() + every
+        try:
+            yield _refresh(session, make())
+        except PASSING as error:
+            if complain is None:
+                raise
+            complain(error)
+            end = max(end, time.monotonic() + getattr(error, "seconds", 0))
+        if turn == times:
+            return
+        time.sleep(max(0.0, end - time.monotonic()))
+
+
+def _refresh(session: Session, learner: Learner) -> Told:
+    """One refresh; `before` and `after` are scores, on the learner's own data, of what the client had and has."""
+    task = _task(session, learner.samples)
+    before = _score(session, learner)
+    session.refresh(learner, wait=0)
+    now = session.kept() or task
+    return {
+        "client": session.client,
+        "answered": task.number,
+        "samples": learner.samples,
+        "before": before,
+        "after": _score(session, learner),
+        "task": now.number,
+        "mixture": now.mixture,
+    }
+
+
+def _task(session: Session, samples: int) -> Task:
+    """The open task; a round may last, and is waited for."""
+    while (task := session.task(samples)) is None:
+        time.sleep(1.0)
+    return task
+
+
+def _score(session: Session, learner: Learner) -> float | None:
+    score = float(learner.score(session.held()))
+    return score if math.isfinite(score) else None
+
+
+def draws(session: Session, samples: int) -> Iterator[Told]:
+    """Fetch the newest task, and tell what it is."""
+    _task(session, samples)
+    yield describe(session)
+
+
+def describe(session: Session) -> Told:
+    """What a client has at home; nobody is asked."""
+    task, upload = session.kept(), session.pending()
+    told: Told = {"client": session.client, "task": task and task.number, "upload": upload and upload.number}
+    if task is not None:
+        told |= {"version": task.base, "recipe": task.recipe, "mixture": task.mixture, "settings": dict(task.settings)}
+        told["models"] = {name: params.size for name, params in task.models.items()}
+    return told
+
+
+def write_model(session: Session, path: Path) -> None:
+    """The model the client predicts with, under its ordinary parameter names."""
+    write_file(path, encode_arrays(session.layout.unpack(session.draw())))
+
+
+def learner_maker(source: str) -> Callable[[], Learner]:
+    """What makes the learner of `module:name`: it is one, or a function that makes one, asked anew each time."""
+    found = imported(source, {}, "learner")
+    if not isinstance(found, type) and _learns(found):
+        return lambda: found
+
+    def make() -> Learner:
+        try:
+            made: Learner = found()
+        except Exception as error:  # the user's own code may fail in any way
+            got = f"{type(error).__name__}: {error}"
+            raise SettingError(f"{source} is a Learner, or makes one", got, "mend it") from None
+        if not _learns(made):
+            raise SettingError(f"{source} is a Learner, or makes one", type(made).__name__, "see the how-to")
+        return made
+
+    return make
+
+
+def _learns(value: Any) -> bool:
+    return all(hasattr(value, verb) for verb in VERBS)
+
+
+@contextmanager
+def session_of(url: str, token: str | None, home: Path, offline: bool = False, **options: Any) -> Iterator[Session]:
+    """A session whose home no other process works in; `offline` only looks."""
+    if not (token or offline or (home / "joined").exists()):
+        raise SettingError("a client joins with an enrolment token", "none", "give --token, or set ARTESIAN_TOKEN")
+    lock = None if offline else _lock(home)
+    try:
+        with connect(url, token=token or "", home=home, **options) as session:
+            yield session
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _lock(home: Path) -> int:
+    with storage(home):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = lock_file(home / "lock")
+    if lock is None:
+        raise RunLocked("one process works for a client", f"{home}, held by another", "wait for it, or stop it")
+    return lock

@@ -1,0 +1,1 @@
+"""Experiments and federations from TOML files and presets."""

@@ -1,0 +1,255 @@
+"""Experiments from names and files: the tables of a TOML file become the values of an `Experiment`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from artesian.algorithms import ALGORITHMS
+from artesian.config.models import model_of
+from artesian.config.tables import apply, checked, known_keys, named, scaled, settings_of, whole
+from artesian.core import Algorithm, Model, Plan
+from artesian.data.datasets import sets_by_name
+from artesian.engine.coordinator import Coordinator
+from artesian.errors import SettingError, nearest
+from artesian.simulator import run as simulator
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.pretraining import Start
+from artesian.simulator.result import Run
+from artesian.simulator.run import Progress
+from artesian.simulator.shifts import Shift
+from artesian.simulator.transports import Direct, Link
+from artesian.simulator.worlds import WORLDS, World
+
+NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
+MORE = ("evaluate", "target")
+TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
+SERVING = ("federation", "server")  # of interest only where the experiment is served
+
+
+def presets() -> dict[str, str]:
+    """Every preset inside the package, with the sentence it begins with."""
+    folder = _presets_folder()
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {f.name.removesuffix(".toml"): _opening(f.read_text(encoding="utf-8")) for f in files}
+
+
+def outlines() -> list[dict[str, Any]]:
+    """Every preset as its file has it: what it is, its clients, how long it lasts, and which data; none are read."""
+    found = sets_by_name()
+    return [{"name": name, "summary": summary, **_outline(name, found)} for name, summary in presets().items()]
+
+
+def _outline(name: str, found: Mapping[str, str]) -> dict[str, Any]:
+    tables = tables_of(name, ())
+    world = {**vars(WORLDS[tables["world"]["name"]]), **tables["world"]}  # not made: some look at their data
+    sources = [world["data"]] if "data" in world else world.get("sources", ())
+    data = [part for source in sources for part in source.split("+")]
+    rounds = tables.get("rounds")
+    return {
+        "clients": world["clients"],
+        "uploads": tables.get("uploads", Experiment.uploads) if rounds is None else None,
+        "rounds": rounds,
+        "data": data,
+        "missing": [part for part in data if not found.get(part)],
+    }
+
+
+def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
+    """The experiment of a file or a preset, with `section.key=value` changes applied."""
+    return build(tables_of(source, changes))
+
+
+def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
+    """The tables of a file or a preset, with the changes applied."""
+    name, text = _text(source)
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError("an experiment is a TOML file", f"{error} in {source}", "mend the file") from None
+    if isinstance(changes, str):
+        raise SettingError("changes are a list of section.key=value", repr(changes), "put it into a list")
+    tables = scaled(tables, changes)
+    for change in changes:
+        apply(tables, change)
+    return {"name": name, **tables}
+
+
+def build(tables: Mapping[str, Any]) -> Experiment:
+    """The experiment these tables describe."""
+    known_keys(tables, ("name", "scale", *NUMBERS, *MORE, *TABLES, *SERVING), "the experiment")
+    for table in (*TABLES, *SERVING):
+        if not isinstance(tables.get(table, {}), dict):
+            raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
+    world: World = named(tables.get("world", {}), WORLDS, "world", "rotated")
+    own = tables.get("algorithm", {})
+    settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", "cdfl"))), **own}
+    algorithm: Algorithm = named(settings, ALGORITHMS, "algorithm", "cdfl")
+    return checked(
+        "the experiment",
+        lambda: Experiment(
+            world=world,
+            model=model_of(tables.get("model", {}), world),
+            algorithm=algorithm,
+            fleet=settings_of(Fleet, tables.get("fleet", {}), "fleet"),
+            training=settings_of(Plan, tables.get("training", {}), "training"),
+            start=settings_of(Start, tables.get("start", {}), "start"),
+            shift=settings_of(Shift, tables.get("shift", {}), "shift"),
+            name=str(tables.get("name", "own")),
+            **_plain_settings(tables),
+        ),
+    )
+
+
+def _plain_settings(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an experiment that are in no table."""
+    numbers = {name: whole(name, tables[name]) for name in NUMBERS if name in tables}
+    target = tables.get("target")
+    if target is not None and type(target) not in (int, float):
+        raise SettingError("target is a number", repr(target), "mend it")
+    return numbers | {name: tables[name] for name in MORE if name in tables}
+
+
+def _usual(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What the table [algorithms.NAME] says about the algorithm that was chosen."""
+    for other, table in tables.items():
+        if not isinstance(table, dict):
+            raise SettingError(f"algorithms.{other} is a table", repr(table), f"write [algorithms.{other}]")
+        if ":" not in other:
+            known_keys([other], ALGORITHMS, "algorithms")
+            settings_of(ALGORITHMS[other], table, f"algorithms.{other}")
+    return tables.get(name, {})
+
+
+def simulate(
+    experiment: str | Path | Experiment | None = None,
+    *,
+    algorithm: Algorithm | str | None = None,
+    world: World | None = None,
+    model: Model | None = None,
+    fleet: Fleet | None = None,
+    training: Plan | None = None,
+    start: Start | None = None,
+    shift: Shift | None = None,
+    uploads: int | None = None,
+    changes: Sequence[str] = (),
+    seed: int = 0,
+    workers: int = 0,
+    executor: str | None = None,
+    ray_address: str | None = None,
+    memory_limit: float = 1024,
+    profile: bool = False,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    link: Callable[[Coordinator], Link] = Direct,
+) -> Run:
+    """Run an experiment and return what it found.
+
+    `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
+    Without one, the rotated digits are the world. `out` is a folder to keep the run in; `link` is how clients
+    reach the coordinator. `executor` is inline, processes or ray: by default processes, or inline without `workers`.
+    What is kept for clients beyond `memory_limit` MB lies in a file. With `profile` the summary says where the time
+    went. None of these changes what a run finds.
+
+    >>> run = simulate("digits-2", uploads=40)
+    >>> run.summary["uploads"]
+    40
+    """
+    _check_arguments(seed=seed, workers=workers, uploads=uploads)
+    if resume and out is None:
+        raise SettingError("resume goes on with the run in out", "no out", "give the folder")
+    parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training}
+    parts |= {"start": start, "shift": shift}
+    given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
+    if isinstance(experiment, Experiment):
+        chosen = _replaced(experiment, algorithm, given, changes)
+    else:
+        chosen = _composed(experiment, algorithm, given, changes)
+    folder = Path(out) if out is not None else None
+    run = simulator.simulate(
+        chosen,
+        seed=seed,
+        out=folder,
+        resume=resume,
+        progress=progress,
+        link=link,
+        workers=workers,
+        executor=executor,
+        ray_address=ray_address,
+        memory_limit=memory_limit,
+        profile=profile,
+    )
+    if run is None:
+        raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")
+    return run
+
+
+def _replaced(
+    experiment: Experiment, algorithm: Algorithm | str | None, given: dict[str, Any], changes: Sequence[str]
+) -> Experiment:
+    """An experiment with some of its parts replaced."""
+    if changes:
+        raise SettingError("changes are for presets and files", "an Experiment", "replace its parts instead")
+    if algorithm is not None:
+        given["algorithm"] = (
+            named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl") if isinstance(algorithm, str) else algorithm
+        )
+    return checked("the experiment", lambda: replace(experiment, **given))
+
+
+def _composed(
+    source: str | Path | None, algorithm: Algorithm | str | None, given: dict[str, Any], changes: Sequence[str]
+) -> Experiment:
+    """The experiment of a preset or file, its tables read with the parts that were given in mind."""
+    if source is not None and not isinstance(source, (str, Path)):
+        raise SettingError("an experiment is a preset, a file or an Experiment", type(source).__name__, "name one")
+    if isinstance(algorithm, str):
+        changes = [f"algorithm.name={algorithm}", *changes]
+        algorithm = None
+    tables = tables_of(source or "digits-4", changes)
+    if source is None:
+        tables["name"] = "own"
+    if algorithm is not None:
+        given["algorithm"] = algorithm
+        tables.pop("algorithm", None)  # its settings are those of the value
+    if "world" in given and "model" not in given:
+        given["model"] = checked("the experiment", lambda: model_of(tables.get("model", {}), given["world"]))
+    return checked("the experiment", lambda: replace(build(tables), **given))
+
+
+def _check_arguments(**numbers: int | None) -> None:
+    for name, number in numbers.items():
+        if not (number is None and name == "uploads") and (type(number) is not int or number < 0):
+            raise SettingError(f"{name} is a whole number from 0 on", repr(number), "mend the argument")
+
+
+def _text(source: str | Path) -> tuple[str, str]:
+    known = presets()
+    if str(source) in known:
+        return str(source), (resources.files("artesian") / "config" / "presets" / f"{source}.toml").read_text(
+            encoding="utf-8"
+        )
+    path = Path(source)
+    try:
+        return path.stem, path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingError("an experiment is a TOML file", f"{path}, which is not text", "name another") from None
+    except OSError as error:
+        raise SettingError(
+            "an experiment is a file or a preset", f"{source} ({error.strerror})", nearest(str(source), known)
+        ) from None
+
+
+def _presets_folder() -> Traversable:
+    return resources.files("artesian.config") / "presets"
+
+
+def _opening(text: str) -> str:
+    return text.splitlines()[0].removeprefix("#").strip()

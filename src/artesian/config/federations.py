@@ -1,0 +1,107 @@
+"""Federations from names and files: `module:name` of the operator's own, or an experiment that is served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from artesian.config.experiments import build, tables_of
+from artesian.config.tables import checked, parse_change, settings_of
+from artesian.errors import SettingError
+from artesian.params import Params
+from artesian.plugins import imported
+from artesian.server.federation import Federation
+from artesian.server.serve import check_transport, run
+from artesian.server.settings import Settings
+from artesian.simulator.experiment import Experiment
+from artesian.simulator.pretraining import measuring_learners
+from artesian.simulator.worker import single_threaded
+from artesian.workers import measuring
+
+
+def serve(
+    source: str,
+    folder: Path,
+    host: str,
+    port: int,
+    cert: Path | None = None,
+    key: Path | None = None,
+    insecure: bool = False,
+    changes: Sequence[str] = (),
+) -> None:
+    """Serve until told to stop; then finish what is under way and take a snapshot."""
+    federation, settings = load(source, changes)
+    check_transport(host, cert, key, insecure)
+    with (
+        single_threaded(federation.model),  # a measurer each, and the bits of a simulation
+        measuring(federation, settings, source, changes) as crew,
+    ):
+        run(federation, settings, folder, host, port, cert, key, crew)
+
+
+def load(source: str, changes: Sequence[str] = ()) -> tuple[Federation, Settings]:
+    """The federation of `module:name`, or of an experiment's file or preset, and how it is to be served.
+
+    A change without a section is a deployment setting; one with a section changes the experiment.
+    """
+    ours = [change for change in changes if "." not in change.partition("=")[0]]
+    table = dict(parse_change(change) for change in ours)
+    others = [change for change in changes if change not in ours]
+    if ":" in source:
+        if others:
+            raise SettingError("module:name is changed in its module", others[0], "give deployment settings only")
+        settings = settings_of(Settings, table, "the server")
+        return load_federation(source), settings
+    tables = tables_of(source, others)
+    experiment = build(tables)
+    settings = settings_of(Settings, {**tables.get("server", {}), **table}, "the server")
+    return serve_experiment(experiment, tables.get("federation", {})), settings
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The table [federation] of an experiment: what only matters where it is served."""
+
+    name: str = ""
+    seed: int = 0
+    clip: float | None = None
+    publish_after: int = 1
+
+
+def serve_experiment(experiment: Experiment, table: Mapping[str, Any] | None = None) -> Federation:
+    """The federation whose clients an experiment simulates: its proxy sets, pre-training, algorithm and plan."""
+    told = settings_of(Serving, table or {}, "federation")
+    model, samples = experiment.model, experiment.world.proxies(told.seed)
+
+    def start() -> list[Params]:
+        with single_threaded(model):
+            return experiment.start.from_samples(model, samples, told.seed)
+
+    return checked(
+        "federation",
+        lambda: Federation(
+            model,
+            experiment.planned().algorithm,
+            measuring_learners(model, samples, experiment.proxy_sample, told.seed),
+            start,
+            plan=experiment.training,
+            clip=told.clip,
+            publish_after=told.publish_after,
+            name=told.name or experiment.name,
+            seed=told.seed,
+        ),
+    )
+
+
+def load_federation(source: str) -> Federation:
+    """The federation of `module:name`: a value, or a function that makes one."""
+    found = imported(source, {}, "federation")
+    try:
+        found = found() if callable(found) else found
+    except Exception as error:  # the operator's own code may fail in any way
+        raise SettingError(f"{source} makes a Federation", f"{type(error).__name__}: {error}", "mend it") from None
+    if not isinstance(found, Federation):
+        raise SettingError("module:name is a Federation, or makes one", type(found).__name__, "see the how-to")
+    return found

@@ -1,0 +1,152 @@
+"""From the tables of a TOML file to values: names become objects, settings are checked, changes and scales applied."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from artesian.errors import SettingError, nearest
+from artesian.plugins import imported
+
+T = TypeVar("T")
+VERBS = {
+    "algorithm": ("name", "init", "task", "fold", "pace"),
+    "world": ("names", "visit", "proxies", "tests"),
+    "model": ("layout", "start", "learner"),
+}  # what each kind of value must have at least
+USUAL = "small"  # the scale of a file as it is
+EXPLAINED = "see docs/reference/settings.md"
+WORDS = {
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}  # what a value should have been, by pydantic's name for the mistake
+
+
+def parse_change(change: str) -> tuple[str, Any]:
+    """`section.key=value`, where the value is TOML, or plain text."""
+    place, equals, text = change.partition("=")
+    if not equals or not all(part.strip() for part in place.split(".")):
+        raise SettingError("--set takes section.key=value", change, "for example --set world.clusters=4")
+    try:
+        return place.strip(), tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return place.strip(), text.strip()
+
+
+def apply(tables: dict[str, Any], change: str) -> None:
+    place, value = parse_change(change)
+    *path, last = [part.strip() for part in place.split(".")]
+    table = tables
+    for part in path:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise SettingError("--set takes section.key=value", change, f"{part} is a value, not a section")
+    table[last] = value
+
+
+def scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """The tables at the scale that is asked for: what [scales.NAME] says stands above the rest."""
+    scales = tables.pop("scales", {})
+    asked = [value for place, value in map(parse_change, changes) if place == "scale"]
+    scale = asked[-1] if asked else tables.get("scale")
+    if scale is None or (scale == USUAL and scale not in scales):
+        return tables
+    if scale not in scales:
+        raise SettingError("scale is one the experiment has", repr(scale), nearest(str(scale), [USUAL, *scales]))
+    return _merged(tables, scales[scale])
+
+
+def _merged(tables: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables with others laid above them; one that names something else is replaced whole."""
+    merged = dict(tables)
+    for key, value in above.items():
+        old = merged.get(key)
+        nested = (
+            isinstance(value, dict) and isinstance(old, dict) and value.get("name", old.get("name")) == old.get("name")
+        )
+        merged[key] = _merged(old or {}, value) if nested else value
+    return merged
+
+
+def named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, default: str) -> Any:
+    """The object a table describes: its `name` is one of ours or `module:name`, the rest are its fields."""
+    name = settings.get("name", default)
+    rest = {key: value for key, value in settings.items() if key != "name"}
+    if not isinstance(name, str):
+        raise SettingError(f"{what}.name is a text", repr(name), nearest(str(name), known))
+    kind = known.get(name) or imported(name, known, what)
+    return verified(value_of(kind, rest, what), name, what)
+
+
+def verified(value: Any, name: str, what: str) -> Any:
+    """The value, if it has the verbs of its kind."""
+    if missing := [verb for verb in VERBS[what] if not hasattr(value, verb)]:
+        got = f"{type(value).__name__} without {missing[0]}"
+        raise SettingError(f"{name} is what a {what} must be", got, "see the how-to")
+    return value
+
+
+def value_of(kind: Any, rest: dict[str, Any], what: str) -> Any:
+    """A class filled in, a ready value with fields changed, or what a function returns."""
+    if inspect.isclass(kind):
+        return settings_of(kind, rest, what)
+    if is_dataclass(kind):  # a ready value: the table changes its fields
+        known_keys(rest, [f.name for f in fields(kind)], what)
+        return checked(what, lambda: replace(kind, **rest))  # type: ignore[type-var]
+    return checked(what, lambda: kind(**rest))
+
+
+def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
+    """A dataclass from a table: unknown keys and wrong values are the user's mistakes, and say so.
+
+    Nothing is converted but whole numbers to others: a table is read as strictly as JSON.
+    """
+    if not is_dataclass(kind):
+        return checked(where, lambda: kind(**table))
+    known_keys(table, [f.name for f in fields(kind) if f.init], where)
+    text = json.dumps(dict(table), default=str)
+    return checked(where, lambda: TypeAdapter(kind).validate_json(text, strict=True))
+
+
+def known_keys(keys: Any, known: Any, where: str) -> None:
+    for key in keys:
+        if key not in known:
+            raise SettingError(f"{where} has no setting of this name", repr(key), nearest(key, known))
+
+
+def checked(where: str, make: Callable[[], T]) -> T:
+    """What `make` makes; a value it refuses is the user's mistake, and says so."""
+    try:
+        return make()
+    except ValidationError as error:
+        raise _mistake(where, error.errors()) from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"[{where}] {error}", "", EXPLAINED) from None
+
+
+def _mistake(where: str, errors: Sequence[Any]) -> SettingError:
+    """The first wrong value of a table: a broken rule, or all the kinds that it could be of."""
+    first = errors[0]
+    if not first["loc"]:
+        return SettingError(f"[{where}] {first['msg'].removeprefix('Value error, ')}", "", EXPLAINED)
+    same = [error for error in errors if error["loc"][0] == first["loc"][0]]
+    same = [error for error in same if isinstance(error["loc"][-1], int)] or same  # rather what is wrong in a list
+    place = ".".join([where, *(str(part) for part in same[0]["loc"] if part == first["loc"][0] or type(part) is int)])
+    kinds = [WORDS.get(error["type"]) or error.get("ctx", {}).get("expected") for error in same]
+    rule = f"{place} is {' or '.join(dict.fromkeys(kinds))}" if all(kinds) else f"{place}: {first['msg']}"
+    return SettingError(rule, repr(same[0]["input"]), EXPLAINED)
+
+
+def whole(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise SettingError(f"{name} is a whole number", repr(value), "mend the value")
+    return value

@@ -1,0 +1,106 @@
+"""What is kept of a task, and what must hold before its answer touches the state. A check refuses, or says nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+
+from artesian.core import ClientId, Member, Receipt, State, Task, Upload
+from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
+from artesian.params import Layout, Params, clipped
+from artesian.recipes import blended, recipe
+from artesian.storage.codec import digest, to_tree
+
+METRICS = 64  # numbers a client may send along
+
+
+def check_client(client: ClientId, samples: int) -> None:
+    """An id that can be shown and stored, and a count that can be weighed."""
+    named = isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()
+    if not named or "/" in client or client in (".", ".."):
+        raise BadClient("a client id is 1 to 200 printable characters, no slash", repr(client)[:80], "choose another")
+    if type(samples) is not int or not 0 <= samples < 1 << 53:
+        raise BadClient("samples is a whole number from 0 on", repr(samples), "send the number of samples")
+
+
+def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
+    """The models the task asks for, of the right shape, and finite numbers everywhere."""
+    check_client(upload.client, upload.samples)
+    followed = recipe(receipt.recipe)
+    if sorted(upload.models) != sorted(receipt.wanted):
+        raise WrongModels(
+            f"recipe {receipt.recipe} sends the models {list(receipt.wanted)}",
+            str(sorted(upload.models)),
+            "follow the recipe of the task",
+        )
+    for params in upload.models.values():
+        state.layout.check(params)
+    if len(upload.metrics) > METRICS or any(len(name) > 100 for name in upload.metrics):
+        raise BadClient(f"an upload has {METRICS} metrics at most, with short names", "more", "leave some out")
+    if not all(isfinite(number) for number in upload.metrics.values()):
+        raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
+    if followed.estimates and upload.mixture is None:
+        raise BadMixture(f"recipe {receipt.recipe} sends a mixture", "none", "follow the recipe of the task")
+    for cluster, share in (upload.mixture or {}).items():
+        if cluster not in state.clusters or not 0 <= share <= 1:
+            raise BadMixture(
+                f"a mixture names {', '.join(state.clusters)} with shares in [0, 1]",
+                f"{cluster} = {share}",
+                "estimate it again",
+            )
+
+
+def check_retry(upload: Upload, member: Member) -> None:
+    """An upload that answers no open task must be a retry of the last one accepted."""
+    got = f"upload {upload.number} of client {upload.client}"
+    if upload.number < 1 or upload.number > member.number:
+        raise UnknownTask(
+            f"an upload answers a task it was given, the last being {member.number}", got, "fetch the task again"
+        )
+    if upload.number != member.answered:
+        raise TaskClosed(
+            "an upload answers an open task",
+            f"{got}, answered before or withdrawn",
+            "fetch the task again; the server may have gone on without this one",
+        )
+    if digest(to_tree(upload)) != member.digest:
+        raise Conflict(
+            "a retry carries the same body", f"another body under {got}", "fetch the task and answer that one"
+        )
+
+
+def clip_upload(layout: Layout, upload: Upload, task: Task, longest: float) -> Upload:
+    """The upload, its models no further than `longest` from those that were given."""
+    delta = bool(task.settings.get("delta"))
+    several = not delta and not set(upload.models) <= set(task.models)  # one trained from several began at their blend
+    blend = _blend(layout, task, upload) if several else None
+    models = {
+        k: clipped(layout, params, None if delta else task.models.get(k, blend), longest)
+        for k, params in upload.models.items()
+    }
+    same = all(models[k] is params for k, params in upload.models.items())
+    return upload if same else replace(upload, models=models)
+
+
+def _blend(layout: Layout, task: Task, upload: Upload) -> Params:
+    """Where a client began that trained one model from several."""
+    told = upload.mixture or {}
+    total = sum(told.values())  # shares need not sum to 1; a blend's do
+    shares = {k: share / total for k, share in told.items()} if total else None
+    return blended(layout, task.models, shares)
+
+
+def receipt_of(task: Task) -> Receipt:
+    """What the server remembers of a task it hands out."""
+    return Receipt(
+        number=task.number,
+        base=task.base,
+        recipe=task.recipe,
+        models=tuple(task.models),
+        mixture=task.mixture,
+        digest=digest(to_tree(task)),
+        solo=task.solo,
+        pause=task.pause,
+        memo=task.memo,
+        wanted=recipe(task.recipe).sends(task),
+    )

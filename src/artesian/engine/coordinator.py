@@ -1,0 +1,447 @@
+"""The one engine. The simulator and the server both drive exactly these verbs.
+
+Every verb works the same way: check; work out what would change, beside the present state; `record` the
+event; only then change. Whatever fails before that last step, a refusal or a full disk, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import asdict, is_dataclass, replace
+from math import isfinite
+from typing import Any, Self
+
+import numpy as np
+
+from artesian.core import (
+    Algorithm,
+    ClientId,
+    Cluster,
+    ClusterId,
+    Desk,
+    Event,
+    Evidence,
+    Given,
+    Learner,
+    Measured,
+    Member,
+    Pace,
+    Plan,
+    Receipt,
+    Reply,
+    Snapshot,
+    State,
+    Task,
+    Tree,
+    Upload,
+    derive,
+)
+from artesian.engine.admission import check_client, check_retry, check_upload, clip_upload, receipt_of
+from artesian.engine.transition import Change, split
+from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
+from artesian.params import Layout, Params, keep_buffers, seal
+from artesian.recipes import recipe
+from artesian.storage.codec import digest, plain_fields, to_tree, with_fields
+
+FINITE = float(np.finfo(np.float32).max)
+Appraisals = Mapping[ClusterId, float]
+Look = Callable[[Upload, Receipt], Evidence]
+
+
+class Coordinator:
+    """Joins, uploads and departures in; replies out."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        state: State,
+        *,
+        pace: Pace | None = None,
+        proxies: Mapping[ClusterId, Learner] | None = None,
+        plan: Plan | None = None,
+        clip: float | None = None,
+        publish_after: int = 1,
+        record: Callable[[Event], None] | None = None,
+        desk: Desk | None = None,
+        given: MutableMapping[ClientId, Task] | None = None,
+    ) -> None:
+        """`given` is where open tasks are kept; the coordinator writes to it. None: in memory."""
+        self.algorithm = algorithm
+        self.pace = pace or algorithm.pace()
+        self.proxies = dict(proxies or {})
+        self.plan = asdict(plan) if plan is not None else {}
+        self.clip = clip  # the longest change an upload may bring: longer ones are shortened to it
+        self.publish_after = publish_after  # how many clients must have changed a cluster before tasks show it
+        self.record = record or _ignore
+        self._keeps_pace = pace is not None  # whatever the algorithm's settings become
+        self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
+        self._known: Appraisals | None = None  # in a replay: what was found the first time
+        self._members = dict(state.members)
+        self._state = replace(state, members=self._members)
+        self._desk = desk or Desk()
+        self._given = {} if given is None else given
+
+    @classmethod
+    def start(
+        cls, algorithm: Algorithm, layout: Layout, start: Sequence[Params], seed: int = 0, **options: Any
+    ) -> Self:
+        """A federation nobody has joined yet."""
+        for params in start:
+            layout.check(params)
+        own = [seal(params.copy()) for params in start]
+        coordinator = cls(algorithm, algorithm.init(layout, own, seed), **options)
+        clusters = coordinator._state.clusters
+        coordinator._check_proxies()
+        found = coordinator._appraise({k: c.params for k, c in clusters.items()})
+        coordinator._state = replace(
+            coordinator._state,
+            clusters={k: replace(c, loss=found.get(k)) for k, c in clusters.items()},
+            named=len(clusters),
+        )
+        return coordinator
+
+    @classmethod
+    def restore(cls, algorithm: Algorithm, snapshot: Snapshot, **options: Any) -> Self:
+        """The coordinator that took this snapshot."""
+        restored = cls(algorithm, snapshot.state, **{"desk": snapshot.desk, "given": dict(snapshot.given), **options})
+        if snapshot.settings:
+            restored._take(snapshot.settings)
+        return restored
+
+    @property
+    def state(self) -> State:
+        """The present state; its tables are for reading only."""
+        return self._state
+
+    @property
+    def desk(self) -> Desk:
+        """What is open, pending and waiting."""
+        return self._desk
+
+    def snapshot(self, *, tasks: bool = True) -> Snapshot:
+        """A copy of all that is known now; without open tasks for whoever keeps them elsewhere."""
+        state = replace(self._state, members=dict(self._members))
+        return Snapshot(state, self._desk, dict(self._given) if tasks else {}, self.settings)
+
+    def digest(self) -> str:
+        """A name for exactly this state, desk and set of open tasks."""
+        return digest(to_tree(self.snapshot()))
+
+    # the verbs
+
+    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
+        """A client is here and wants a task. Repeating it is harmless; `changed` says that its data are others now."""
+        check_client(client, samples)
+        member = self._members.get(client, Member(samples, present=False))
+        if member.present and member.receipt is None and client in self._desk.waiting and changed:
+            return self._move(client, samples)
+        if member.present and (member.receipt is not None or client in self._desk.waiting):
+            return self.recorded(client)
+        change = self._change()
+        change.members[client] = replace(member, samples=samples, present=True)
+        change.state = replace(change.state, present=change.state.present + (not member.present))
+        change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
+        return self._settle(Event("join", client, samples), change)
+
+    def _move(self, client: ClientId, samples: int) -> list[Reply]:
+        """A waiting client says that its data changed: the algorithm may have something to do for it alone."""
+        draft = self.algorithm.moved(self._shown(self._state, self._desk), client)
+        if draft is None:
+            return []
+        change = self._change()
+        change.members[client] = replace(self._members[client], samples=samples)
+        self._answer(change, (client,), replace(draft, solo=True, pause=True))
+        return self._settle(Event("join", client, samples, changed=True), change)
+
+    def upload(self, measured: Measured) -> list[Reply]:
+        """A measured upload: [] while a round is open, many replies when it closes."""
+        upload = measured.upload
+        receipt = self.admit(upload)
+        if receipt is None:
+            return self.recorded(upload.client)
+        if not all(isfinite(number) for number in measured.evidence.values()):
+            raise NotFinite(
+                "what measuring finds is finite", str(dict(measured.evidence)), "train again at a lower rate"
+            )
+        client, change = upload.client, self._change()
+        change.members[client] = replace(
+            self._members[client],
+            samples=upload.samples,
+            receipt=None,
+            answered=upload.number,
+            digest=measured.digest or digest(to_tree(upload)),
+        )
+        change.tasks[client] = None
+        change.desk = replace(change.desk, open=change.desk.open - 1)
+        measured = replace(measured, receipt=receipt)
+        if receipt.solo:
+            self._fold(change, (measured,), solo=True)
+            if receipt.pause:
+                change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
+            else:
+                self._answer(change, (client,))
+        else:
+            desk = change.desk
+            pending, waiting = (*desk.pending, measured), (*desk.waiting, client)
+            change.desk = replace(desk, pending=pending, waiting=waiting)
+        return self._settle(Event("upload", client, measured=measured), change)
+
+    def leave(self, client: ClientId) -> list[Reply]:
+        """A client is gone. What it has uploaded stays; its open task is withdrawn."""
+        member = self.member(client)
+        if not member.present:
+            return []
+        change = self._withdraw(client, replace(member, present=False))
+        change.state = replace(change.state, present=change.state.present - 1)
+        waiting = tuple(other for other in change.desk.waiting if other != client)
+        change.desk = replace(change.desk, waiting=waiting)
+        return self._settle(Event("leave", client), change)
+
+    def expire(self, client: ClientId, number: int) -> list[Reply]:
+        """Patience with this task is over: the round goes on without it. The client may join again."""
+        member = self.member(client)
+        if member.receipt is None or member.receipt.number != number:
+            return []
+        return self._settle(Event("expiry", client, number=number), self._withdraw(client, member))
+
+    def flush(self) -> list[Reply]:
+        """Fold what is pending although the pace would wait: the end of a run."""
+        change = self._change()
+        if not change.desk.pending:
+            return []
+        pending, change.desk = change.desk.pending, replace(change.desk, pending=())
+        self._fold(change, pending)
+        return self._settle(Event("flush"), change)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The hyper-parameters in force."""
+        return hyper_parameters(self.algorithm, self.plan, self.clip, self.publish_after)
+
+    def adopt(self, settings: Mapping[str, Any]) -> list[Reply]:
+        """Go on with other hyper-parameters; nothing happens if they are those in force."""
+        if settings == self.settings:
+            return []
+        before = (self.algorithm, self.plan, self.clip, self.publish_after, self.pace)
+        try:
+            self._take(settings)
+            return self._settle(Event("settings", settings=settings), self._change())
+        except BaseException:
+            self.algorithm, self.plan, self.clip, self.publish_after, self.pace = before
+            raise
+
+    def _take(self, settings: Mapping[str, Any]) -> None:
+        if settings["algorithm"] != self.settings["algorithm"]:
+            self.algorithm = with_fields(self.algorithm, settings["algorithm"])
+        self.plan, self.clip = dict(settings["plan"]), settings["clip"]
+        self.publish_after = settings["publish_after"]
+        if not self._keeps_pace:
+            self.pace = self.algorithm.pace()
+
+    def replay(self, event: Event) -> list[Reply]:
+        """Do again what a journal says was done: nothing is measured, appraised or recorded anew."""
+        record, self.record, self._known = self.record, _ignore, event.appraisals
+        try:
+            return self._redo(event)
+        finally:
+            self.record, self._known = record, None
+
+    def _redo(self, event: Event) -> list[Reply]:
+        match event.kind:
+            case "join":
+                return self.join(event.client, event.samples, event.changed)
+            case "upload":
+                assert event.measured is not None
+                return self.upload(event.measured)
+            case "leave":
+                return self.leave(event.client)
+            case "expiry":
+                return self.expire(event.client, event.number)
+            case "flush":
+                return self.flush()
+            case "settings":
+                return self.adopt(event.settings)
+
+    # around the verbs
+
+    def receive(self, upload: Upload) -> list[Reply]:
+        """Admit, measure and fold in one go."""
+        receipt = self.admit(upload)
+        if receipt is None:
+            return self.recorded(upload.client)
+        return self.upload(self.measure(upload, receipt))
+
+    def admit(self, upload: Upload) -> Receipt | None:
+        """The receipt an upload answers; None for a retry of one already accepted; refused otherwise."""
+        member = self.member(upload.client)
+        receipt = member.receipt
+        if receipt is None or receipt.number != upload.number:
+            check_retry(upload, member)
+            return None
+        check_upload(self._state, upload, receipt)
+        return receipt
+
+    def measure(
+        self, upload: Upload, receipt: Receipt, evidence: Evidence | None = None, look: Look | None = None
+    ) -> Measured:
+        """Look at an admitted upload, clipped where that is asked for. Touches no state, so it may run anywhere.
+
+        `evidence` is what somebody found who measured it before; it counts where nothing was clipped. `look` is
+        somebody who looks at the clipped upload instead of this process.
+        """
+        sent, upload = upload, self._clipped(upload)
+        if evidence is None or upload is not sent:
+            look = look or self.look
+            evidence = look(upload, receipt)
+        given = self._task_of(upload).models if self.algorithm.needs_given else {}
+        return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)), given)
+
+    def look(self, upload: Upload, receipt: Receipt) -> Evidence:
+        """What the algorithm finds in an upload, with the proxies of this process."""
+        return self.algorithm.measure(upload, Given(receipt, self.proxies))
+
+    def _clipped(self, upload: Upload) -> Upload:
+        if self.clip is None or not upload.models:
+            return upload
+        return clip_upload(self._state.layout, upload, self._task_of(upload), self.clip)
+
+    def _task_of(self, upload: Upload) -> Task:
+        """The open task an upload answers."""
+        task = self._given.get(upload.client)
+        if task is None or task.number != upload.number:
+            raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
+        return task
+
+    def member(self, client: ClientId) -> Member:
+        """What is known of a client; a stranger is refused."""
+        if client not in self._members:
+            raise UnknownClient("only members are given tasks, upload and leave", f"client {client!r}", "join first")
+        return self._members[client]
+
+    def recorded(self, client: ClientId) -> list[Reply]:
+        """The open task of a client, as it was given."""
+        task = self._given.get(client)
+        return [Reply(client, task)] if task is not None else []
+
+    def preview(self, client: ClientId) -> Task:
+        """What this client would predict with now; nothing is given out."""
+        return self.algorithm.draw(self._shown(self._state, self._desk), client)
+
+    def _shown(self, state: State, desk: Desk) -> State:
+        """The state as tasks may show it."""
+        if not desk.published:
+            return state
+        return replace(state, clusters={k: desk.published.get(k, c) for k, c in state.clusters.items()})
+
+    # how a verb changes the state
+
+    def _change(self) -> Change:
+        change = Change(self._state, self._desk)
+        view: ChainMap[ClientId, Member] = ChainMap(change.members, self._members)
+        change.state = replace(self._state, members=view)
+        return change
+
+    def _withdraw(self, client: ClientId, member: Member) -> Change:
+        change = self._change()
+        if member.receipt is not None:
+            change.desk = replace(change.desk, open=change.desk.open - 1)
+            change.tasks[client] = None
+        change.members[client] = replace(member, receipt=None)
+        return change
+
+    def _settle(self, event: Event, change: Change) -> list[Reply]:
+        """Ask the pace its two questions, record the event, and make the change true."""
+        if self.pace.folds(change.desk):
+            pending, change.desk = change.desk.pending, replace(change.desk, pending=())
+            self._fold(change, pending)
+        if answered := self.pace.answers(change.desk, change.state):
+            assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
+            self._answer(change, answered)
+        self.record(replace(event, appraisals=change.appraisals))
+        self._members.update(change.members)
+        self._state = replace(change.state, members=self._members)
+        self._desk, self.notes = change.desk, change.notes
+        for client, task in change.tasks.items():
+            if task is not None:
+                self._given[client] = task
+            elif client in self._given:
+                del self._given[client]
+        return change.replies
+
+    def _fold(self, change: Change, measured: Sequence[Measured], solo: bool = False) -> None:
+        state = change.state
+        step = self.algorithm.fold(state, measured)
+        clusters = split(state.clusters, step)
+        changed = {k: self._finished(clusters, k, params) for k, params in step.clusters.items()}
+        change.take(step, changed, self._appraise(changed), solo)
+        change.publish(clusters, changed, measured, self.publish_after, step)
+
+    def _finished(self, clusters: Mapping[ClusterId, Cluster], cluster: ClusterId, params: Params) -> Params:
+        """A folded model as it is kept: finite, sealed, with the buffers the algorithm wants."""
+        layout = self._state.layout
+        layout.check(params, FINITE)  # sums of sound uploads may be larger than each: that blocks nobody
+        if self.algorithm.buffers == "server" and cluster in clusters:
+            params = keep_buffers(layout, clusters[cluster].params, params)
+        return seal(params)
+
+    def _appraise(self, changed: Mapping[ClusterId, Params]) -> dict[ClusterId, float]:
+        if self._known is not None:
+            return dict(self._known)
+        found = {}
+        for k, params in changed.items():
+            loss = self.algorithm.appraise(params, self.proxies[k]) if k in self.proxies else None
+            if loss is not None:
+                found[k] = loss
+        if not all(isfinite(loss) for loss in found.values()):
+            raise NotFinite("a cluster's loss on its proxy set is finite", str(found), "train at a lower rate")
+        return found
+
+    def _answer(self, change: Change, clients: Sequence[ClientId], draft: Task | None = None) -> None:
+        chosen = set(clients)
+        assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
+        for client in clients:
+            member = change.state.members[client]
+            task = self._number(self._shown(change.state, change.desk), client, member.number + 1, draft)
+            change.members[client] = replace(member, receipt=receipt_of(task), number=task.number)
+            change.tasks[client] = task
+            change.replies.append(Reply(client, task))
+        waiting = tuple(client for client in change.desk.waiting if client not in chosen)
+        desk = change.desk
+        change.desk = replace(desk, open=desk.open + len(chosen), waiting=waiting, given=desk.given + len(chosen))
+
+    def _number(self, state: State, client: ClientId, number: int, draft: Task | None) -> Task:
+        draft = draft or self.algorithm.task(state, client)
+        recipe(draft.recipe)
+        settings = {**self._cooled(number), **draft.settings, "seed": derive(state.seed, client, number)}
+        return replace(draft, number=number, base=state.version, settings=settings)
+
+    def _cooled(self, number: int) -> dict[str, Any]:
+        """The plan of a client's training of this number."""
+        plan = {name: value for name, value in self.plan.items() if name != "cooling"}
+        cooling = self.plan.get("cooling", 1.0)
+        return plan if cooling == 1 else {**plan, "rate": plan["rate"] * cooling ** (number - 1)}
+
+    def _check_proxies(self) -> None:
+        """An algorithm that appraises needs a non-empty proxy set for every cluster."""
+        if type(self.algorithm).appraise is Algorithm.appraise:
+            return
+        for k in self._state.clusters:
+            if k not in self.proxies or self.proxies[k].samples == 0:
+                raise SettingError(
+                    f"{self.algorithm.name} needs a proxy set for every cluster",
+                    f"none for {k}",
+                    "give proxies for every cluster",
+                )
+
+
+def hyper_parameters(
+    algorithm: Algorithm, plan: Mapping[str, Any], clip: float | None, publish_after: int
+) -> dict[str, Any]:
+    """What may change from one start of a server to the next, as a tree."""
+    own: dict[str, Tree] = plain_fields(algorithm) if is_dataclass(algorithm) else {}
+    return {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
+
+
+def _ignore(event: Event) -> None:
+    pass

@@ -1,0 +1,1 @@
+"""Where expensive work runs."""

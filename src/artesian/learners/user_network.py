@@ -1,0 +1,62 @@
+"""A network that somebody already has: its copies are trained, and what comes back is loaded into it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from artesian.core import Ensemble
+from artesian.errors import LayoutError, MissingExtra, SettingError
+
+try:
+    import torch
+except ModuleNotFoundError:
+    raise MissingExtra("torch", "torch") from None
+from torch import nn
+
+from artesian.learners.flat_modules import tensors_of
+from artesian.learners.torch import Loss, Optimizer, TorchLearner, TorchModel
+from artesian.params import Layout
+
+
+class OwnNetwork:
+    """A module of the user's, and the data it learns from."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loader: Any,
+        loss: Loss | None = None,
+        optimizer: Callable[..., Optimizer] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            got = type(module).__name__
+            raise SettingError("with a loader, a refresh takes a torch network", got, "pass the network itself")
+        self.module = module
+        self.model = TorchModel(partial(copy.deepcopy, module), loss=loss, **(options or {}))
+        self.learner = TorchLearner.over(loader, self.model)
+        self.learner.optimizer = optimizer
+
+    def check(self, layout: Layout) -> None:
+        """The network must be laid out as the federation's models are."""
+        if self.model.layout.digest != layout.digest:
+            ours = {entry.name: entry.shape for entry in self.model.layout.entries}
+            other = next((e for e in layout.entries if ours.get(e.name) != e.shape), None)
+            got = f"{other.name} of shape {ours.get(other.name)}" if other else "other entries besides"
+            wanted = f"{other.name} of shape {other.shape}" if other else "none"
+            raise LayoutError(f"the network is the federation's: {wanted}", got, "build the same network")
+
+    def load(self, layout: Layout, held: Ensemble) -> None:
+        """Become what the client predicts with; that must be one model."""
+        if len(held) != 1:
+            raise SettingError("a network holds one model", f"{len(held)} to predict with", "use a learner instead")
+        ((_, params),) = held
+        tensors = tensors_of(self.module)
+        with torch.no_grad():
+            for name, array in layout.unpack(params).items():
+                tensors[name].copy_(torch.from_numpy(array.copy()))
+            for name, array in (self.learner.home or {}).items():
+                tensors[name].copy_(torch.from_numpy(array.copy()))

@@ -1,0 +1,181 @@
+"""Who may do what: tokens of the operator, secrets of the clients. Only hashes are kept, and none is ever logged.
+
+An enrolment token lets anybody join; a client's secret, made by the client before it joins, lets it act as itself and
+nobody else; an admin token sees the metrics. Tokens live in `tokens.json` beside the store's database, so that the
+operator can make and revoke them while the server runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from artesian.errors import SettingError, StorageError, StoreDamaged, Unauthorized, nearest
+from artesian.storage.codec import FORMAT, check_format
+from artesian.storage.files import lock_file, storage, write_file
+from artesian.storage.store import Store
+
+Scope = Literal["enrol", "admin"]
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token, by its hash."""
+
+    name: str
+    scope: Scope
+    hash: str
+    revoked: bool = False
+
+
+class Tokens:
+    """The operator's tokens, in a file that is read again when it changes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read: tuple[int, list[Token]] = (-1, [])
+
+    def all(self) -> list[Token]:
+        """Every token, revoked ones included."""
+        try:
+            changed = self.path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return []
+        if changed != self._read[0]:
+            self._read = changed, self._load()
+        return self._read[1]
+
+    def make(self, scope: Scope, name: str) -> str:
+        """A new token: its text is shown this once."""
+        with self._turn():
+            if any(token.name == name for token in self.all()):
+                raise SettingError("token names are used once", repr(name), "choose another, or rotate it")
+            text = f"artesian_{scope}_{secrets.token_urlsafe(32)}"
+            self._save([*self.all(), Token(name, scope, fingerprint(text))])
+        return text
+
+    def revoke(self, name: str) -> None:
+        """From now on this token opens nothing."""
+        with self._turn():
+            self._save([replace(t, revoked=True) if t is self._named(name) else t for t in self.all()])
+
+    def rotate(self, name: str) -> str:
+        """Another text for a token; the old one opens nothing any more."""
+        with self._turn():
+            old = self._named(name)
+            text = f"artesian_{old.scope}_{secrets.token_urlsafe(32)}"
+            new = replace(old, hash=fingerprint(text), revoked=False)
+            self._save([new if t is old else t for t in self.all()])
+        return text
+
+    def allows(self, text: str, scope: Scope) -> bool:
+        """Is this the text of a living token of this scope?"""
+        given = fingerprint(text)
+        matches = [hmac.compare_digest(t.hash, given) for t in self.all() if t.scope == scope and not t.revoked]
+        return any(matches)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Two commands at once change the file one after the other."""
+        with storage(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            handle = lock_file(self.path.with_name("tokens.lock"), wait=True)
+        assert handle is not None
+        try:
+            self._read = -1, []
+            yield
+        finally:
+            os.close(handle)
+
+    def _named(self, name: str) -> Token:
+        known = {token.name: token for token in self.all()}
+        if name not in known:
+            raise SettingError("a token of this name exists", repr(name), nearest(name, known))
+        return known[name]
+
+    def _load(self) -> list[Token]:
+        with storage(self.path):
+            data = self.path.read_bytes()
+        try:
+            told = json.loads(data)
+            check_format(told["format"])
+            tokens = [Token(**token) for token in told["tokens"]]
+            if not all(isinstance(t.hash, str) and isinstance(t.name, str) for t in tokens):
+                raise TypeError("a token is named, and kept by its hash")
+            return tokens
+        except (ValueError, KeyError, TypeError):
+            raise StorageError("tokens.json holds tokens", str(self.path), "restore it, or make new ones") from None
+
+    def _save(self, tokens: list[Token]) -> None:
+        told = {"format": FORMAT, "tokens": [asdict(t) for t in tokens]}
+        write_file(self.path, json.dumps(told, indent=1).encode(), private=True)
+
+
+class Guard:
+    """Checks every request before its body is read."""
+
+    def __init__(self, tokens: Tokens, store: Store, members: Collection[str] = ()) -> None:
+        """Each of `members` must have a secret: who had lost it could be joined as by anybody."""
+        self.tokens, self.store = tokens, store
+        self._secrets = store.secrets()
+        if lost := sorted(set(members) - set(self._secrets)):
+            got = f"none of {lost[0]} ({store.folder})"
+            raise StoreDamaged("a store holds the secret of every client", got, "restore a backup")
+
+    def enrolment(self, credential: str) -> None:
+        """Only who holds an enrolment token may join."""
+        if not self.tokens.allows(credential, "enrol"):
+            raise _unauthorized("joining needs an enrolment token")
+
+    def is_new(self, client: str, secret: str) -> bool:
+        """Has this client never joined? If it has, its secret must be the same."""
+        if not (16 <= len(secret) <= 200 and secret.isascii() and secret.isprintable()):
+            raise Unauthorized("a client's secret is 16 to 200 characters of ASCII", f"{len(secret)}", "make another")
+        if client not in self._secrets:
+            return True
+        if not hmac.compare_digest(self._secrets[client], fingerprint(secret)):
+            raise _unauthorized("a client joins again with the secret it first joined with")
+        return False
+
+    def admit(self, client: str, secret: str) -> None:
+        """Let a client in: a new one's secret is kept, a known one's must be the same. In the writer's turn only."""
+        if self.is_new(client, secret):
+            self.keep(client, secret)
+
+    def keep(self, client: str, secret: str) -> None:
+        """Remember a new client's secret, durably."""
+        self.store.add_secret(client, fingerprint(secret))
+        self._secrets[client] = fingerprint(secret)
+
+    def client(self, credential: str, client: str) -> None:
+        """Only the client itself acts as the client."""
+        known = self._secrets.get(client, "")
+        if not hmac.compare_digest(known, fingerprint(credential)):
+            raise _unauthorized("a client shows the secret it joined with")
+
+    def admin(self, credential: str) -> None:
+        """Only the operator."""
+        if not self.tokens.allows(credential, "admin"):
+            raise _unauthorized("this needs an admin token")
+
+    def anybody(self, credential: str) -> None:
+        """Whoever may join, or is the operator."""
+        if not (self.tokens.allows(credential, "enrol") or self.tokens.allows(credential, "admin")):
+            raise _unauthorized("this needs an enrolment or admin token")
+
+
+def fingerprint(text: str) -> str:
+    """The hash of a random secret; long ones need no salt."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _unauthorized(rule: str) -> Unauthorized:
+    return Unauthorized(rule, "none or another", "send it as Authorization: Bearer ...")

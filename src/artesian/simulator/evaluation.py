@@ -1,0 +1,263 @@
+"""Watching a run: how clients do before and after the answer, how clusters do, what was estimated."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import log
+from typing import Any, Literal
+
+import numpy as np
+
+from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
+from artesian.engine.coordinator import Coordinator
+from artesian.recipes import recipe
+from artesian.simulator.executors import Promise
+from artesian.simulator.jobs import Look, Place
+from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
+from artesian.simulator.table import Cell, Table
+
+UPLOADS = (
+    "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform"
+)  # fmt: skip
+CLUSTERS = ("upload", "time", "cluster", "accuracy")
+CLIENTS = ("upload", "time", "round", "clusters", "purity", "rand", "accuracy", "weighted")
+Plain = (str, int, float, type(None))
+Evaluate = Literal["clusters", "clients"]
+FLOOR = 1e-4  # the smallest share a divergence sees
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An upload whose answer is still to be scored."""
+
+    upload: int
+    time: float
+    client: ClientId
+    cycle: int
+    staleness: int
+    before: float
+    mixture: Mixture  # the true one
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best of several scores, some of which may still be worked out."""
+
+    scores: tuple[Promise[float], ...]
+
+    @property
+    def ready(self) -> bool:
+        return all(score.ready for score in self.scores)
+
+    @property
+    def value(self) -> float:
+        return max(score.value for score in self.scores)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of several scores by these weights, some of which may still be worked out."""
+
+    scores: tuple[Promise[float], ...]
+    weights: tuple[float, ...]
+
+    @property
+    def ready(self) -> bool:
+        return all(score.ready for score in self.scores)
+
+    @property
+    def value(self) -> float:
+        return float(np.average([score.value for score in self.scores], weights=self.weights))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, some of whose cells may still be worked out."""
+
+    table: Table
+    cells: tuple[Cell | Promise[float], ...]
+
+    @property
+    def ready(self) -> bool:
+        return all(cell.ready for cell in self.cells if not isinstance(cell, Plain))
+
+    @property
+    def values(self) -> list[Cell]:
+        return [cell if isinstance(cell, Plain) else cell.value for cell in self.cells]
+
+
+@dataclass
+class Watch:
+    """The tables of a run, and what is still to be entered into them."""
+
+    place: Place
+    uploads: Table
+    looks: Table
+    clients: Table
+    evaluate: Evaluate = "clusters"
+    entries: list[Entry] = field(default_factory=list)
+    found: dict[ClientId, Mixture] = field(default_factory=dict)
+    true: dict[ClientId, Mixture] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names: list[ClusterId] = list(self.place.world.tests(self.place.seed))
+        self.judge: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
+        self._rows: deque[Row] = deque()  # in the order they will have
+        self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
+        self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads}
+        self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables by the name of their file."""
+        return {"metrics": self.uploads, "clusters": self.looks, "clients": self.clients}
+
+    def note(self, entry: Entry) -> None:
+        """An upload was accepted."""
+        self.true[entry.client] = entry.mixture
+        self.entries.append(entry)
+
+    def score(self, coordinator: Coordinator, notebooks: Mapping[ClientId, Notebook], replies: list[Reply]) -> None:
+        """Score what the uploaders draw back: the answer, or what they would be given now."""
+        answered = {reply.client: reply.task for reply in replies}
+        for entry in self.entries:
+            task = answered.get(entry.client)
+            if task is None or task.solo:
+                task = coordinator.preview(entry.client)
+            self._judge(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
+        self.entries = []
+        self.enter()
+
+    def look(self, coordinator: Coordinator, upload: int, time: float) -> None:
+        """Score, on each distribution's test data, the cluster that stands for it, or the best of all."""
+        clusters = coordinator.state.clusters
+        for name in self.names:
+            shown = [name] if coordinator.algorithm.stands_for and name in clusters else list(clusters)
+            scores = tuple(self._score_of(name, k, coordinator) for k in shown)
+            self._rows.append(Row(self.looks, (upload, time, name, Best(scores))))
+        self.enter()
+
+    def look_at_clients(
+        self,
+        coordinator: Coordinator,
+        notebooks: Mapping[ClientId, Notebook],
+        cycles: Callable[[ClientId], int],
+        upload: int,
+        time: float,
+    ) -> None:
+        """How clusters compare with the true groups and, where that is asked for, how every client does now."""
+        state = coordinator.state
+        known = [client for client, member in state.members.items() if member.mixture and client in self.true]
+        found = [_largest(state.members[client].mixture or {}) for client in known]
+        true = [_largest(self.true[client]) for client in known]
+        scores: tuple[Cell | Promise[float], ...] = (None, None)
+        if self.evaluate == "clients":
+            present = [client for client, member in state.members.items() if member.present]
+            scores = self._score_clients(coordinator, notebooks, {client: cycles(client) for client in present})
+        judged = (purity(found, true), adjusted_rand(found, true)) if known else (None, None)
+        cells = (upload, time, state.rounds, len(state.clusters), *judged, *scores)
+        self._rows.append(Row(self.clients, cells))
+        self.enter()
+
+    def _score_clients(
+        self, coordinator: Coordinator, notebooks: Mapping[ClientId, Notebook], cycles: Mapping[ClientId, int]
+    ) -> tuple[Cell | Promise[float], ...]:
+        """The mean over clients of their score on their own test data, and the mean weighted by its size."""
+        scores, sizes = [], []
+        for client, cycle in cycles.items():
+            task = coordinator.preview(client)
+            ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebooks.get(client, Notebook()))
+            scores.append(self.judge(Look(ensemble, client=client, cycle=cycle)))
+            sizes.append(float(len(self.place.world.visit(self.place.seed, client, cycle).test)))
+        if not sum(sizes):
+            return (None, None)
+        return Mean(tuple(scores), (1.0,) * len(scores)), Mean(tuple(scores), tuple(sizes))
+
+    def _score_of(self, name: ClusterId, k: ClusterId, coordinator: Coordinator) -> Promise[float]:
+        cluster = coordinator.state.clusters[k]
+        if (name, k) not in self._seen or self._seen[name, k][0] != cluster.updated:
+            self._seen[name, k] = cluster.updated, self.judge(Look(((1.0, cluster.params),), name))
+        return self._seen[name, k][1]
+
+    def enter(self, *, wait: bool = False) -> None:
+        """Enter the rows whose scores are there, in order; or wait for all of them."""
+        while self._rows and (wait or self._rows[0].ready):
+            row = self._rows.popleft()
+            values = row.values
+            row.table.add(*values)
+            if row.table is self.uploads:
+                client, score = str(values[2]), float(values[7] or 0)
+                self._total += score - self._newest.get(client, 0.0)
+                self._newest[client] = score
+
+    def accuracy(self) -> float | None:
+        """The mean score of what clients drew back last."""
+        return self._total / len(self._newest) if self._newest else None
+
+    def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
+        """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
+        last = list({row[2]: row for row in self.uploads}.values())
+        estimated = [row for row in last if row[8] is not None]
+        learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
+        since = uploads - len(self.place.world.names)
+        recent, final = [], deque[Cell](maxlen=len(self.names))
+        for upload, _, _, score in self.looks:
+            final.append(score)
+            if int(upload or 0) > since:
+                recent.append(score)
+        return {
+            "client_before": _mean([row[6] for row in last]),
+            "client_after": _mean([row[7] for row in last]),
+            "cluster": _mean(recent) if learnt else None,
+            "cluster_final": _mean(list(final)) if learnt else None,
+            "kl": _mean([row[8] for row in last]),
+            "kl_uniform": _mean([row[9] for row in estimated or last]),  # guessing, where the other was estimated
+            **self._summary_of_clients(target),
+        }
+
+    def _summary_of_clients(self, target: float | None) -> dict[str, Any]:
+        """Clusters against true groups at the end; how clients do, and when they did as well."""
+        rows = list(self.clients)
+        judged = [row for row in rows if row[6] is not None]
+        times, scores = [float(row[1] or 0) for row in judged], [float(row[6] or 0) for row in judged]
+        weighted = [float(row[7] or 0) for row in judged]
+        return {
+            "clusters": rows[-1][3] if rows else None,
+            "purity": rows[-1][4] if rows else None,
+            "rand": rows[-1][5] if rows else None,
+            "clients": scores[-1] if judged else None,
+            "clients_best": max(scores) if judged else None,
+            "weighted_best": max(weighted) if judged else None,
+            "time_to_target": None if target is None else time_to_target(times, scores, target),
+            "converged_at": converged_at(times, scores),
+        }
+
+    def _judge(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
+        client = entry.client
+        ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebook)
+        found = coordinator.state.members[client].mixture if coordinator.algorithm.stands_for else None
+        if found is not None:
+            self.found[client] = found
+        even = {k: 1 / len(self.names) for k in self.names}
+        version = coordinator.state.version
+        before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
+        known = None if found is None else divergence(entry.mixture, found)
+        score = self.judge(Look(ensemble, client=client, cycle=entry.cycle))
+        self._rows.append(Row(self.uploads, (*before, score, known, divergence(entry.mixture, even))))
+
+
+def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:
+    """KL(true || found), with shares below 1e-4 seen as 1e-4."""
+    return sum(p * log(max(p, FLOOR) / max(found.get(k, 0.0), FLOOR)) for k, p in true.items())
+
+
+def _largest(mixture: Mixture) -> ClusterId:
+    """The cluster with the largest share, the first of equals."""
+    return max(mixture, key=lambda k: mixture[k])
+
+
+def _mean(cells: list[Cell]) -> float | None:
+    known = [float(cell) for cell in cells if cell is not None]
+    return float(np.mean(known)) if known else None

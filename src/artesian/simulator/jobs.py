@@ -1,0 +1,146 @@
+"""What is worked out, wherever it is: a training, a score. Both are pure functions of what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from artesian.core import (
+    Algorithm,
+    ClientId,
+    ClusterId,
+    Ensemble,
+    Evidence,
+    Given,
+    Learner,
+    Mixture,
+    Model,
+    Notebook,
+    Receipt,
+    Task,
+    Upload,
+)
+from artesian.data.datasets import Samples
+from artesian.execution.shared_memory import arrays_of, laid_out
+from artesian.recipes import Fit, recipe
+from artesian.simulator.pretraining import measuring_learners
+from artesian.simulator.stopwatch import Stopwatch
+from artesian.simulator.worlds import World
+
+Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
+Sets = Mapping[ClusterId, Samples]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: all it depends on besides the place it runs at."""
+
+    client: ClientId
+    cycle: int
+    task: Task
+    notebook: Notebook
+    receipt: Receipt | None = None  # with it, the upload is measured where it was made
+
+    @property
+    def key(self) -> Key:
+        return self.client, self.task.number
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a training gave."""
+
+    fit: Fit
+    before: float | None  # score of what the client trained, on its own test data; None: it only estimated
+    mixture: Mixture  # the true one of its data
+    evidence: Evidence | None = None  # of the upload; None: not measured yet
+
+
+@dataclass(frozen=True)
+class Look:
+    """One score: models, and whose test data they meet."""
+
+    ensemble: Ensemble
+    cluster: ClusterId = ""
+    client: ClientId = ""  # a client's data of one cycle, instead of a cluster's
+    cycle: int = 0
+
+
+Work = Job | Look
+
+
+@dataclass(frozen=True)
+class Place:
+    """What every worker knows: where data come from, what learns from them, and how uploads are measured."""
+
+    world: World
+    model: Model
+    seed: int
+    algorithm: Algorithm | None = None
+    proxy_sample: int | None = None
+    made_proxies: Sets | None = None  # by the main process, for its workers
+    made_tests: Sets | None = None
+
+    @cached_property
+    def proxies(self) -> dict[ClusterId, Learner]:
+        """What the server measures on."""
+        return measuring_learners(self.model, self.proxy_samples, self.proxy_sample, self.seed)
+
+    @cached_property
+    def tests(self) -> dict[ClusterId, Learner]:
+        """The test data of every cluster."""
+        return {k: self.model.learner(s.x, s.y) for k, s in arrays_of(self._tests).items()}
+
+    @property
+    def proxy_samples(self) -> Sets:
+        """What the proxy sets hold."""
+        return arrays_of(self._proxies)
+
+    @cached_property
+    def _proxies(self) -> Sets:
+        return self.made_proxies or laid_out(self.world.proxies(self.seed), own=True)
+
+    @cached_property
+    def _tests(self) -> Sets:
+        return self.made_tests or laid_out(self.world.tests(self.seed), own=True)
+
+    def unmeasured(self) -> Place:
+        """The same without the algorithm: uploads are measured elsewhere."""
+        return replace(self, algorithm=None, made_proxies=self._proxies)
+
+    def shared(self) -> Place:
+        """The same for workers, with all samples made: they map them."""
+        self.world.visit(self.seed, self.world.names[0], 0)  # whatever the world makes for its clients
+        return replace(self, made_proxies=self._proxies, made_tests=self._tests)
+
+    def perform(self, job: Job, spent: Stopwatch | None = None) -> Done:
+        """Follow the task's recipe on the client's data; measure and score what came out."""
+        spent = spent or Stopwatch()
+        with spent.part("training"):
+            visit = self.world.visit(self.seed, job.client, job.cycle)
+            learner = self.model.learner(visit.train.x, visit.train.y)
+            fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
+        if not fit.trained:
+            return Done(fit, None, visit.mixture)
+        with spent.part("evaluating"):
+            before = self.model.learner(visit.test.x, visit.test.y).score(fit.trained)
+        with spent.part("measuring"):
+            evidence = self._measured(fit.upload, job.receipt)
+        return Done(fit, before, visit.mixture, evidence)
+
+    def score(self, look: Look, spent: Stopwatch) -> float:
+        """How well models do on test data."""
+        with spent.part("evaluating"):
+            if not look.client:
+                return self.tests[look.cluster].score(look.ensemble)
+            test = self.world.visit(self.seed, look.client, look.cycle).test
+            return self.model.learner(test.x, test.y).score(look.ensemble)
+
+    def _measured(self, upload: Upload, receipt: Receipt | None) -> Evidence | None:
+        if self.algorithm is None or receipt is None:
+            return None
+        try:
+            return self.algorithm.measure(upload, Given(receipt, self.proxies))
+        except Exception:  # an unsound upload, perhaps: whoever admits it measures again, and says what is wrong
+            return None

@@ -1,0 +1,88 @@
+"""How clusters start: a blend in weight space needs models that share a trunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from artesian.core import ClusterId, Learner, Model, Plan, derive, generator
+from artesian.data.datasets import Samples
+from artesian.errors import SettingError, check
+from artesian.params import Params
+
+
+def proxy_learners(model: Model, samples: Mapping[ClusterId, Samples]) -> dict[ClusterId, Learner]:
+    """Every proxy set with this model."""
+    return {k: model.learner(s.x, s.y) for k, s in samples.items()}
+
+
+def measuring_learners(
+    model: Model, samples: Mapping[ClusterId, Samples], size: int | None, seed: int
+) -> dict[ClusterId, Learner]:
+    """The proxy sets uploads are measured on: whole, or a sample of so many from each."""
+    check_size(samples, size)
+    return proxy_learners(model, {k: _some(s, size, seed, k) for k, s in samples.items()})
+
+
+def check_size(samples: Mapping[ClusterId, Samples], size: int | None) -> None:
+    """Refuse a sample that is larger than every proxy set: it would be no sample."""
+    largest = max(map(len, samples.values()), default=0)
+    if size is not None and size > largest:
+        got = f"{size} of {largest} samples"
+        raise SettingError("proxy_sample is at most what a proxy set holds", got, "lower it, or leave it out")
+
+
+def _some(samples: Samples, size: int | None, seed: int, cluster: ClusterId) -> Samples:
+    if size is None or size >= len(samples):
+        return samples
+    rows = np.sort(generator(seed, "proxy-sample", cluster).choice(len(samples), size, replace=False))
+    return Samples(samples.x[rows], samples.y[rows])
+
+
+@dataclass(frozen=True)
+class Start:
+    """Pre-training on the server's proxy sets."""
+
+    kind: Literal["shared", "apart"] = "shared"  # a trunk trained on all proxies first, or none
+    trunk_epochs: int = 10  # on all proxies together, when shared
+    epochs: int = 2  # on each cluster's own
+    optimizer: Literal["sgd", "adam"] = "adam"
+    rate: float = 0.005
+    trunk_rate: float | None = None  # of the trunk; None: the same
+    decay: float = 0.0  # weight decay
+    batch: int = 32
+
+    def __post_init__(self) -> None:
+        rules = {
+            "trunk_epochs is at least 0": self.trunk_epochs >= 0,
+            "epochs is at least 0": self.epochs >= 0,
+            "rate is above 0": self.rate > 0,
+            "trunk_rate is above 0": self.trunk_rate is None or self.trunk_rate > 0,
+            "decay is at least 0": self.decay >= 0,
+            "batch is at least 1": self.batch >= 1,
+        }
+        check(self, rules)
+
+    def models(
+        self, model: Model, proxies: Mapping[ClusterId, Learner], everything: Learner, seed: int
+    ) -> list[Params]:
+        """One model per cluster, from one common initialisation."""
+        trunk = model.start(derive(seed, "initial"))
+        if self.kind == "shared" and self.trunk_epochs:
+            plan = self._plan(self.trunk_epochs, self.trunk_rate or self.rate)
+            trunk = everything.train(trunk, seed=derive(seed, "trunk"), plan=plan)
+        if not self.epochs:
+            return [trunk for _ in proxies]
+        plan = self._plan(self.epochs, self.rate)
+        return [proxy.train(trunk, seed=derive(seed, "start", k), plan=plan) for k, proxy in proxies.items()]
+
+    def from_samples(self, model: Model, samples: Mapping[ClusterId, Samples], seed: int) -> list[Params]:
+        """The same, from the proxy sets themselves."""
+        together = [np.concatenate([getattr(s, part) for s in samples.values()]) for part in ("x", "y")]
+        return self.models(model, proxy_learners(model, samples), model.learner(*together), seed)
+
+    def _plan(self, epochs: int, rate: float) -> Plan:
+        return Plan(self.optimizer, rate, epochs, self.batch, decay=self.decay)

@@ -1,0 +1,152 @@
+"""Digits from three sources, one cluster for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from artesian.core import ClientId, ClusterId, generator
+from artesian.data.datasets import Images, Samples, images
+from artesian.data.images import flattened, resized, with_channels
+from artesian.errors import MissingData, check
+from artesian.execution.shared_memory import once
+from artesian.simulator.worlds.mixing import Part, drawn, main_shares, nearest_counts
+from artesian.simulator.worlds.visit import Visit, check_room, numbered
+
+PAPER = ("mnist", "usps", "svhn")  # the paper's third source, CCPD, has a licence of its own: any other is a surrogate
+INVERTED = "inverted:"
+
+
+@dataclass(frozen=True)
+class DigitWorld:
+    """Digits of three kinds with CDFL's clients: cluster i holds the images of source i, in one size and colouring.
+
+    A source is a data set, several joined by +, or `inverted:` and a set, whose images are made negative. Images are
+    made `size` x `size` bilinearly; grey is repeated over three channels, colours become their mean in one.
+    """
+
+    name: ClassVar[str] = "digit-world"
+    turns: ClassVar[str] = "client"
+    classes: ClassVar[int] = 10
+    sources: tuple[str, ...] = ("mnist+usps", "svhn", "plates")
+    size: int = 32
+    channels: Literal[1, 3] = 3
+    source_images: int = 10_000  # of each source at most, chosen by the seed
+    clients: int = 100
+    samples_min: int = 500
+    samples_max: int = 2000
+    main_share_min: float = 0.4
+    main_share_max: float = 0.9
+    redraw: bool = True
+    proxy_images: int = 500  # per source, the server's
+    test_images: int = 1000  # per source, for evaluation
+    client_test_samples: int = 500
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", tuple(self.sources))
+        check(
+            self,
+            {
+                "there are sources, each named once": 0 < len(self.sources) == len(set(self.sources)),
+                "there is a source at least, and no more sources than clients": 1 <= len(self.sources) <= self.clients,
+                "size is from 4 to 512": 4 <= self.size <= 512,
+                "channels are 1 or 3": self.channels in (1, 3),
+                "1 <= samples_min <= samples_max": 1 <= self.samples_min <= self.samples_max,
+                "0 <= main_share_min <= main_share_max <= 1": 0 <= self.main_share_min <= self.main_share_max <= 1,
+                "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
+                "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
+            },
+        )
+
+    @property
+    def held(self) -> bool:
+        return not self.redraw
+
+    @property
+    def names(self) -> Sequence[ClientId]:
+        return numbered(self.clients)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.channels, self.size, self.size
+
+    @property
+    def features(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def surrogates(self) -> list[str]:
+        """The sources that stand in for one of the paper's."""
+        return [source for source in self.sources if not set(source.split("+")) <= set(PAPER)]
+
+    def describe(self) -> dict[str, Any]:
+        """The settings, and which sources are surrogates."""
+        return {"name": self.name, **asdict(self), "surrogates": self.surrogates}
+
+    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
+        return {f"k{i}": part.samples(part.proxy) for i, part in enumerate(self._parts(seed))}
+
+    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
+        return {f"k{i}": part.samples(part.test) for i, part in enumerate(self._parts(seed))}
+
+    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
+        rng = generator(seed, "visit", client, 0 if self.held else cycle)
+        samples, kinds = int(rng.integers(self.samples_min, self.samples_max, endpoint=True)), len(self.sources)
+        shares = main_shares(rng, int(client[1:]) % kinds, kinds, self.main_share_min, self.main_share_max)
+        return drawn(rng, self._parts(seed), nearest_counts(shares, samples), self.client_test_samples)
+
+    def _parts(self, seed: int) -> Sequence[Part]:
+        return _parts(self, seed)
+
+
+@once(2)
+def _parts(world: DigitWorld, seed: int) -> list[Part]:
+    """Every source: chosen, resized, and divided into proxy, evaluation and training."""
+    parts = []
+    held_out = world.proxy_images + world.test_images
+    for source in world.sources:
+        sets = _sets(source)
+        rows = generator(seed, "source", source).permutation(sum(map(len, sets)))[: world.source_images]
+        together = held_out + world.samples_max
+        check_room(f"proxy_images, test_images and samples_max of {source} together", together, len(rows))
+        x, y = _prepared(sets, rows, world)
+        order = np.arange(len(rows))
+        chosen = order[: world.proxy_images], order[world.proxy_images : held_out], order[held_out:]
+        parts.append(Part(255 - x if source.startswith(INVERTED) else x, y, *chosen))
+    return parts
+
+
+def _sets(source: str) -> list[Images]:
+    """The data sets of one source."""
+    try:
+        sets = [images(name) for name in source.removeprefix(INVERTED).split("+")]
+    except MissingData as error:
+        raise MissingData(
+            f"digit-world lacks its source {source}: {error.problem}",
+            f"{error.remedy}; or name others in world.sources, such as 'mnist' alone, or the surrogates "
+            "'inverted:mnist' and 'digits'",
+        ) from None
+    if any(found.y.max() > 9 for found in sets):
+        raise MissingData("a source of digit-world has the labels 0 to 9", f"more in {source}", "name another")
+    return sets
+
+
+def _prepared(sets: Sequence[Images], rows: np.ndarray, world: DigitWorld) -> tuple[np.ndarray, np.ndarray]:
+    """These rows of the sets joined, as bytes in the world's size and channels."""
+    x, y = np.empty((len(rows), world.features), np.uint8), np.empty(len(rows), np.int64)
+    first = 0
+    for found in sets:
+        here = (rows >= first) & (rows < first + len(found))
+        chosen = _bytes(found.x[rows[here] - first])
+        x[here] = flattened(with_channels(resized(chosen, world.size), world.channels))
+        y[here] = found.y[rows[here] - first]
+        first += len(found)
+    return x, y
+
+
+def _bytes(x: np.ndarray) -> np.ndarray:
+    return x if x.dtype == np.uint8 else np.rint(np.clip(x, 0, 1) * 255).astype(np.uint8)

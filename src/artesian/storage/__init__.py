@@ -1,0 +1,1 @@
+"""What is durable: the codec, blobs by digest, journals, and the store of a server."""

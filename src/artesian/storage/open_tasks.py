@@ -1,0 +1,100 @@
+"""Open tasks on disk: memory holds a record of each, never its models.
+
+After a crash they are worked out again by replaying events, so nothing here is synced before a snapshot asks for it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+
+from artesian.core import ClientId, Task, Tree
+from artesian.errors import StorageError
+from artesian.storage.blobs import Vault
+from artesian.storage.codec import from_tree, gather, scatter, to_tree
+from artesian.storage.files import storage
+
+
+class Shelf(MutableMapping[ClientId, Task]):
+    """The open task of every member. Used in the writer's turn only."""
+
+    def __init__(self, folder: Path) -> None:
+        with storage(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier life; a snapshot or the events have it all
+        self._vault = Vault(folder, sync=False)
+        self._records: dict[ClientId, Tree] = {}
+        self._uses: Counter[str] = Counter()  # of each array, by open tasks
+        self._unwritten: dict[ClientId, Task] = {}  # the disk was full: kept here until a snapshot finds room
+
+    def __getitem__(self, client: ClientId) -> Task:
+        if client in self._unwritten:
+            return self._unwritten[client]
+        return from_tree(Task, gather(self._records[client], "$blob", self._vault.get))
+
+    def __setitem__(self, client: ClientId, task: Task) -> None:
+        if client in self:
+            del self[client]
+        try:
+            self._write(client, task)
+        except StorageError:
+            self._unwritten[client] = task
+
+    def __delitem__(self, client: ClientId) -> None:
+        if self._unwritten.pop(client, None) is None:
+            self._forget(self._records.pop(client))
+
+    def __contains__(self, client: object) -> bool:
+        return client in self._records or client in self._unwritten
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter([*self._records, *self._unwritten])
+
+    def __len__(self) -> int:
+        return len(self._records) + len(self._unwritten)
+
+    @property
+    def records(self) -> Mapping[ClientId, Tree]:
+        """Every task with the names of its arrays in their places."""
+        return self._records
+
+    def settle(self, vault: Vault) -> set[str]:
+        """Have every array durable in `vault` too, and return their names."""
+        for client, task in list(self._unwritten.items()):
+            self._write(client, task)
+            del self._unwritten[client]
+        for name in self._uses:
+            vault.adopt(name, self._vault)
+        return set(self._uses)
+
+    def fill(self, records: Mapping[ClientId, Tree], vault: Vault) -> None:
+        """Put a snapshot's tasks here, each array checked against its name."""
+        for client, record in records.items():
+            for name in _names(record):
+                vault.get(name)
+                self._vault.adopt(name, vault)
+            self._keep(client, record)
+
+    def _write(self, client: ClientId, task: Task) -> None:
+        self._keep(client, scatter(to_tree(task), lambda _, array: {"$blob": self._vault.put(array)}))
+
+    def _keep(self, client: ClientId, record: Tree) -> None:
+        self._records[client] = record
+        self._uses.update(_names(record))
+
+    def _forget(self, record: Tree) -> None:
+        for name in _names(record):
+            self._uses[name] -= 1
+            if not self._uses[name]:
+                del self._uses[name]
+                with suppress(StorageError):  # one file too many is no harm: the next start sweeps
+                    self._vault.drop(name)
+
+
+def _names(record: Tree) -> list[str]:
+    """The arrays a record mentions."""
+    found: list[str] = []
+    gather(record, "$blob", found.append)
+    return found

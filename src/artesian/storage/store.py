@@ -1,0 +1,358 @@
+"""The durable half of a federation: events synced before they are acknowledged, snapshots, arrays by digest.
+
+A store is a folder: `artesian.db` (SQLite: who we are, events, snapshots), `blobs/` (arrays under their digest),
+`mark` (how far the store had got, outside the database) and `lock`. Every event carries a digest chained to the one
+before it, so nothing can be altered, dropped or reordered unseen. SQLite forgets a damaged tail without a word; the
+mark remembers, and a store that is behind it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from artesian.core import Event, Snapshot, Tree
+from artesian.errors import MissingExtra, Refused, SettingError, StorageError, StoreDamaged, StoreLocked, StoreMismatch
+from artesian.storage.blobs import Vault
+from artesian.storage.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
+from artesian.storage.failpoints import reach
+from artesian.storage.files import lock_file, storage, sync_folder, write_file
+from artesian.storage.open_tasks import Shelf
+
+try:
+    import sqlalchemy as sql
+    from sqlalchemy.exc import DatabaseError, OperationalError
+except ModuleNotFoundError:
+    raise MissingExtra("sqlalchemy", "server") from None
+
+TABLES = sql.MetaData()
+ABOUT = sql.Table("about", TABLES, sql.Column("key", sql.Text, primary_key=True), sql.Column("value", sql.Text))
+EVENTS = sql.Table(
+    "events",
+    TABLES,
+    sql.Column("number", sql.Integer, primary_key=True, autoincrement=False),
+    sql.Column("record", sql.Text, nullable=False),
+    sql.Column("chain", sql.Text, nullable=False),
+)
+SNAPSHOTS = sql.Table(
+    "snapshots",
+    TABLES,
+    sql.Column("events", sql.Integer, primary_key=True, autoincrement=False),  # how many it stands for
+    sql.Column("record", sql.Text, nullable=False),
+    sql.Column("chain", sql.Text, nullable=False),  # of the last event it stands for
+    sql.Column("digest", sql.Text, nullable=False),  # of the record and the chain together
+)
+SECRETS = sql.Table(
+    "secrets",
+    TABLES,
+    sql.Column("client", sql.Text, primary_key=True),
+    sql.Column("hash", sql.Text, nullable=False),  # of the secret the client made
+    sql.Column("digest", sql.Text, nullable=False),  # of the two together
+)
+SHARED = {"check_same_thread": False}  # opened by one thread, written by another, never by two at once
+SLOT = 128  # bytes of one half of the mark
+
+
+class Store:
+    """One federation's folder, held by one server at a time through one writing connection."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        """Open or create the store of the federation that `identity` describes."""
+        self.folder = folder
+        self.count, self.chain = 0, ""  # events so far, and the digest that sums them up
+        self._sound = True  # the mark says what the database says
+        self._held = ExitStack()  # everything to let go of
+        with self._held:
+            self._open(identity)
+            self._held = self._held.pop_all()
+
+    def append(self, event: Event) -> int:
+        """Make an event durable and return its number; when this returns, it may be acknowledged."""
+        reach("before-blobs")
+        record = to_json(scatter(to_tree(event), lambda _, array: {"$blob": self.vault.put(array)}))
+        reach("between-blobs-and-event")
+        number, chain = self.count + 1, _chained(self.chain, record)
+        self._check_sound()
+        with self._database():
+            self._db.execute(EVENTS.insert().values(number=number, record=record, chain=chain))
+            reach("between-event-and-commit")
+            self._db.commit()
+        reach("between-commit-and-mark")
+        self._sound = False
+        self._set_mark(number, chain)
+        self.count, self.chain, self._sound = number, chain, True
+        reach("between-mark-and-change")
+        return number
+
+    def events(self, after: int = 0) -> Iterator[Event]:
+        """The events after a number, each with its arrays."""
+        query = sql.select(EVENTS.c.record).where(EVENTS.c.number > after).order_by(EVENTS.c.number)
+        with self._database():
+            records = self._db.execute(query).scalars().all()
+            self._db.rollback()
+        for record in records:
+            yield self._value(Event, json.loads(record))
+
+    def last(self, count: int) -> list[dict[str, Any]]:
+        """The newest events as JSON values, oldest first, without their arrays."""
+        query = sql.select(EVENTS.c.record).order_by(EVENTS.c.number.desc()).limit(count)
+        with self._database():
+            records = self._db.execute(query).scalars().all()
+            self._db.rollback()
+        return [json.loads(record) for record in reversed(records)]
+
+    def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
+        """Write a snapshot with the tasks on the shelf, then drop what only older ones needed.
+
+        Raw uploads before it go too, unless they are kept.
+        """
+        assert not snapshot.given, "open tasks lie on the shelf"
+        names = self.shelf.settle(self.vault)
+
+        def put(path: str, array: np.ndarray) -> Tree:
+            names.add(name := self.vault.put(array))
+            return {"$blob": name}
+
+        record = to_json({**scatter(to_tree(snapshot), put), "given": self.shelf.records})
+        reach("between-blobs-and-snapshot")
+        row = {"events": self.count, "record": record, "chain": self.chain}
+        with self._database():
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events == self.count))
+            self._db.execute(SNAPSHOTS.insert().values(**row, digest=_chained(self.chain, record)))
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events < self.count))
+            self._db.commit()
+        reach("between-snapshot-and-cleaning")
+        if not keep_uploads:
+            self.vault.keep(names)
+
+    def latest(self) -> tuple[int, Snapshot] | None:
+        """The newest snapshot, with the number of events it stands for; its open tasks go to the shelf."""
+        query = sql.select(SNAPSHOTS).order_by(SNAPSHOTS.c.events.desc()).limit(1)
+        with self._database():
+            row = self._db.execute(query).mappings().first()
+            self._db.rollback()
+        if row is None:
+            return None
+        told = json.loads(row["record"])
+        self.shelf.fill(told.pop("given"), self.vault)
+        return row["events"], self._value(Snapshot, {**told, "given": {}})
+
+    def secrets(self) -> dict[str, str]:
+        """The hash of every client's secret."""
+        with self._database():
+            rows = self._db.execute(sql.select(SECRETS)).all()
+            self._db.rollback()
+        if any(row.digest != _chained(str(row.client), str(row.hash)) for row in rows):
+            raise self._damaged("a client's secret was altered")
+        return {row.client: row.hash for row in rows}
+
+    def add_secret(self, client: str, digest: str) -> None:
+        """Remember a client's secret, by its hash."""
+        with self._database():
+            row = {"client": client, "hash": digest, "digest": _chained(client, digest)}
+            self._db.execute(SECRETS.insert().values(**row))
+            self._db.commit()
+
+    def about(self) -> dict[str, Any]:
+        """What the store says of itself."""
+        with self._database():
+            rows = self._db.execute(sql.select(ABOUT)).all()
+            self._db.rollback()
+        return {row.key: json.loads(row.value) for row in rows}
+
+    def close(self) -> None:
+        """Let go of the database and the lock."""
+        self._held.close()
+
+    # opening
+
+    def _open(self, identity: Mapping[str, Any]) -> None:
+        database, mark = self.folder / "artesian.db", self.folder / "mark"
+        about = {"format": FORMAT, **identity}
+        with storage(self.folder):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._held.callback(os.close, _locked(self.folder / "lock"))
+            if database.exists() and not mark.exists():
+                raise StoreDamaged("a store has its mark", f"none at {mark}", "restore it")
+            if not mark.exists():  # it comes first, and whole: whoever dies after it begins again
+                write_file(mark, _slot(0, _genesis(about)), private=True)
+            self._mark = os.open(mark, os.O_RDWR)
+            self._held.callback(os.close, self._mark)
+        self.vault = Vault(self.folder / "blobs")
+        self.shelf = Shelf(self.folder / "shelf")
+        engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool, connect_args=SHARED)
+        sql.event.listen(engine, "connect", _prepare)
+        self._held.callback(engine.dispose)
+        with self._database():
+            self._db = self._held.enter_context(engine.connect())
+            self._begin(about) if self._is_empty() else self._reopen(identity)
+
+    def _is_empty(self) -> bool:
+        """Nothing was ever acknowledged: no mark above 0, and no word of who we are."""
+        known = sql.inspect(self._db).has_table("about") and self._db.execute(sql.select(ABOUT)).first() is not None
+        self._db.rollback()
+        if not known and self._read_mark()[0]:
+            raise self._damaged("the database has lost its tables")
+        return not known
+
+    def _begin(self, about: Mapping[str, Any]) -> None:
+        TABLES.create_all(self._db)
+        rows = [{"key": key, "value": json.dumps(value, sort_keys=True)} for key, value in about.items()]
+        self._db.execute(ABOUT.insert(), rows)
+        self._db.commit()
+        self.count, self.chain = 0, _genesis(about)
+        self._set_mark(0, self.chain)
+        sync_folder(self.folder)
+
+    def _reopen(self, identity: Mapping[str, Any]) -> None:
+        found = self.about()
+        check_format(int(found.get("format", 0)))
+        for key, value in identity.items():
+            if found.get(key) != json.loads(json.dumps(value)):
+                raise StoreMismatch(
+                    f"{self.folder} is the store of this federation",
+                    f"another {key}: {str(found.get(key))[:80]}",
+                    "serve the federation it belongs to, or name another store",
+                )
+        self._check_chain(_genesis(found))
+        self._check_mark()
+
+    def _check_chain(self, genesis: str) -> None:
+        """Every event follows from the one before it, and the snapshot stands on one of them."""
+        rows = self._db.execute(sql.select(EVENTS).order_by(EVENTS.c.number)).all()
+        snapshots = {row.events: row for row in self._db.execute(sql.select(SNAPSHOTS)).all()}
+        self._db.rollback()
+        self.count, self.chain = 0, genesis
+        marked, expected = self._read_mark()
+        for row in rows:
+            self.count += 1
+            self.chain = _chained(self.chain, row.record)
+            if row.number != self.count or row.chain != self.chain:
+                raise self._damaged(f"event {self.count} does not follow from the one before")
+            if self.count == marked and self.chain != expected:
+                raise self._damaged(f"the mark has seen another event {marked}")
+            stands = snapshots.pop(self.count, None)
+            if stands and (stands.chain, stands.digest) != (self.chain, _chained(self.chain, stands.record)):
+                raise self._damaged(f"the snapshot after event {self.count} was altered")
+        stands = snapshots.pop(0, None)
+        if snapshots or (stands and stands.digest != _chained(genesis, stands.record)):
+            raise self._damaged("a snapshot stands on events that are not there")
+
+    def _check_mark(self) -> None:
+        """The database must have every event the mark has seen; one more may have missed its mark."""
+        number, chain = self._read_mark()
+        if not number <= self.count <= number + 1 or (self.count == number and self.chain != chain):
+            raise self._damaged(f"the mark has seen {number} events, the database holds {self.count}")
+        if self.count > number:
+            self._set_mark(self.count, self.chain)
+
+    def _check_sound(self) -> None:
+        if not self._sound:
+            raise StorageError("the mark can be written", "a mark behind the database", "mend the disk, then restart")
+
+    def _damaged(self, got: str) -> StoreDamaged:
+        return StoreDamaged("a store holds exactly what it acknowledged", f"{got} ({self.folder})", "restore a backup")
+
+    # the mark: two slots written in turn, so that one is always whole
+
+    def _set_mark(self, number: int, chain: str) -> None:
+        with storage(self.folder / "mark"):
+            os.pwrite(self._mark, _slot(number, chain), SLOT * (number % 2))
+            os.fdatasync(self._mark)
+
+    def _read_mark(self) -> tuple[int, str]:
+        found = []
+        for half in range(2):
+            text, _, check = os.pread(self._mark, SLOT, SLOT * half).strip().rpartition(b" ")
+            if text and check == b"%08x" % zlib.crc32(text):
+                number, chain = text.decode().split()
+                found.append((int(number), chain))
+        if not found:
+            raise self._damaged("the mark cannot be read")
+        return max(found)
+
+    # values
+
+    def _value(self, kind: type[Any], record: Tree) -> Any:
+        try:
+            return from_tree(kind, gather(record, "$blob", self.vault.get))
+        except (Refused, ValueError) as error:
+            raise self._damaged(f"a {kind.__name__.lower()} that cannot be read: {error}") from None
+
+    @contextmanager
+    def _database(self) -> Iterator[None]:
+        """Turn the database's complaints into ours; whatever was begun is taken back."""
+        try:
+            yield
+        except OperationalError as error:
+            self._take_back()
+            raise StorageError(
+                "the database can be written", str(error.orig), "free some space; nothing acknowledged is lost"
+            ) from error
+        except DatabaseError as error:
+            self._take_back()
+            raise self._damaged(str(error.orig)) from error
+
+    def _take_back(self) -> None:
+        if hasattr(self, "_db"):
+            self._db.rollback()
+
+
+def _locked(path: Path) -> int:
+    handle = lock_file(path)
+    if handle is None:
+        raise StoreLocked(
+            "one server works on a store", f"{path} held by another", "stop the other, or name another store"
+        )
+    return handle
+
+
+def _prepare(connection: Any, _: Any) -> None:
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _slot(number: int, chain: str) -> bytes:
+    """One half of the mark."""
+    text = f"{number} {chain}".encode()
+    return (b"%s %08x" % (text, zlib.crc32(text))).ljust(SLOT - 1) + b"\n"
+
+
+def _chained(chain: str, record: str) -> str:
+    return hashlib.sha256(f"{chain}\n{record}".encode()).hexdigest()
+
+
+def _genesis(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode()).hexdigest()
+
+
+def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[dict[str, Any]]]:
+    """A store that no server holds: about, number of events, the newest snapshot and where it stands, last events."""
+    database = folder / "artesian.db"
+    if not database.exists():
+        raise SettingError("a store is a folder with artesian.db", str(folder), "name the folder a server wrote")
+    view = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
+    try:
+        identity = {key: json.loads(value) for key, value in view.execute("SELECT key, value FROM about")}
+    except sqlite3.Error as error:
+        raise StoreDamaged("a store can be read", f"{error} at {database}", "restore a backup") from None
+    finally:
+        view.close()
+    store = Store(folder, {key: value for key, value in identity.items() if key != "format"})
+    try:
+        latest = store.latest()
+        if latest is None:
+            raise SettingError("a store holds a snapshot", f"none at {folder}", "start its server once")
+        done, snapshot = latest
+        return store.about(), store.count, done, snapshot, store.last(5)
+    finally:
+        store.close()

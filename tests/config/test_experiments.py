@@ -1,0 +1,135 @@
+"""Experiments from names, files and values."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+
+import artesian
+from artesian.algorithms import CDFL, FedAsync, FedBuff
+from artesian.config.experiments import build, load, simulate
+from artesian.errors import SettingError
+from artesian.learners.arrays import Perceptron, SoftmaxRegression
+from artesian.simulator.fleet import Fleet
+from artesian.simulator.worlds import Rotated
+from artesian.testing import ToyModel, ToyWorld
+
+
+@dataclass(frozen=True)
+class Mine(FedAsync):
+    name: ClassVar[str] = "mine"
+
+
+READY = Mine(alpha=0.7)
+
+
+def make(alpha: float = 0.5) -> Mine:
+    return Mine(alpha=alpha)
+
+
+def test_a_preset_and_its_defaults() -> None:
+    experiment = load("digits-4")
+    assert experiment.algorithm == CDFL()
+    assert experiment.world == Rotated(clusters=4, clients=80)
+    assert experiment.model == Perceptron(64, 10, 32)
+    assert (experiment.name, experiment.uploads, experiment.training.optimizer) == ("digits-4", 2000, "adam")
+
+
+def test_changes_are_toml_values_or_plain_text() -> None:
+    changes = ["algorithm.amplifier=[10, 5]", "algorithm.staleness_ref=cluster", "uploads=7", "model.name=softmax"]
+    experiment = load("digits-4", changes)
+    assert experiment.algorithm == CDFL(amplifier=(10.0, 5.0), staleness_ref="cluster")
+    assert experiment.uploads == 7
+    assert experiment.model == SoftmaxRegression(64, 10)
+
+
+def test_usual_settings_wait_for_their_algorithm_and_yield_to_explicit_ones() -> None:
+    tables = {
+        "algorithms": {"fedbuff": {"buffer_size": 3, "server_lr": 0.5}, "cdfl": {"rho": 1.0}},
+        "algorithm": {"name": "fedbuff", "server_lr": 0.25},
+    }
+    assert build(tables).algorithm == FedBuff(buffer_size=3, server_lr=0.25)
+    assert build({**tables, "algorithm": {}}).algorithm == CDFL(rho=1.0)
+
+
+@pytest.mark.parametrize(("name", "alpha"), [("Mine", 0.3), ("READY", 0.7), ("make", 0.5)])
+def test_an_own_algorithm_is_a_class_a_value_or_a_function(name, alpha) -> None:
+    tables = {"algorithm": {"name": f"{__name__}:{name}"}}
+    assert build(tables).algorithm == Mine(alpha=alpha)
+    tables["algorithm"]["alpha"] = 0.9
+    assert build(tables).algorithm == Mine(alpha=0.9)
+
+
+def test_a_value_of_another_name_is_refused() -> None:
+    with pytest.raises(SettingError, match="did you mean 'alpha'"):
+        build({"algorithm": {"name": f"{__name__}:READY", "alfa": 0.9}})
+
+
+def test_an_own_world_and_model() -> None:
+    tables = {
+        "world": {"name": "artesian.testing:ToyWorld", "clients": 5},
+        "model": {"name": "artesian.testing:ToyModel"},
+    }
+    experiment = build(tables)
+    assert (experiment.world, experiment.model) == (ToyWorld(5), ToyModel())
+
+
+def test_simulate_takes_parts_as_values() -> None:
+    run = simulate(world=ToyWorld(3), model=ToyModel(), algorithm=FedAsync(), fleet=Fleet("latency"), uploads=6, seed=4)
+    assert (run.summary["algorithm"], run.summary["preset"], run.summary["seed"]) == ("fedasync", "own", 4)
+    assert run.summary["virtual_time"] == 2.0  # three clients, one unit each, twice
+    again = artesian.simulate(load("digits-2"), algorithm="fedbuff", uploads=11)
+    assert (again.summary["algorithm"], again.summary["versions"]) == ("fedbuff", 1)
+
+
+def test_a_world_of_ones_own_gets_a_model_that_fits() -> None:
+    run = simulate(world=Rotated(clusters=2, clients=3), uploads=4)
+    assert run.models["k0"]["hidden.weight"].shape == (64, 32)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"uploads": 1.5}, "uploads is a whole number"),
+        ({"seed": -1}, "seed is a whole number"),
+        ({"workers": None}, "workers is a whole number"),
+        ({"changes": "uploads=5"}, "changes are a list"),
+        ({"resume": True}, "no out"),
+        ({"experiment": {"uploads": 5}}, "a preset, a file or an Experiment"),
+        ({"experiment": load("digits-2"), "changes": ["uploads=5"]}, "changes are for presets"),
+    ],
+)
+def test_a_wrong_argument_is_named(arguments, words) -> None:
+    with pytest.raises(SettingError, match=words):
+        simulate(**{"experiment": "digits-2", **arguments})
+
+
+def test_an_algorithm_by_name_takes_its_own_changes_and_a_new_world_keeps_the_model_of_the_file(tmp_path) -> None:
+    run = simulate("digits-2", algorithm="fedbuff", changes=["algorithm.buffer_size=5"], uploads=10)
+    assert run.summary["versions"] == 2
+    (tmp_path / "soft.toml").write_text('[model]\nname = "softmax"\n')
+    other = simulate(tmp_path / "soft.toml", world=Rotated(clusters=2, clients=4), uploads=2)
+    assert list(other.models["k0"]) == ["dense.weight", "dense.bias"]
+
+
+def test_a_finished_run_is_not_returned_twice(tmp_path) -> None:
+    options = {"world": ToyWorld(2), "model": ToyModel(), "uploads": 4, "out": tmp_path / "run"}
+    simulate(**options)
+    with pytest.raises(SettingError, match="finished before"):
+        simulate(**options, resume=True)
+
+
+def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
+    experiment = load("digits-4", ["uploads=50", "algorithm.adjust_start=0.5"])
+    assert experiment.planned().algorithm == CDFL(adjust_start=0.5, horizon=50)
+    chosen = replace(experiment, algorithm=CDFL(horizon=9))
+    assert chosen.planned().algorithm == CDFL(horizon=9)
+    plain = replace(experiment, algorithm=FedAsync())
+    assert plain.planned() is plain
+
+
+@pytest.mark.parametrize("name", ["digits-2", "flexcfl-synthetic"])
+def test_a_scale_that_an_experiment_does_not_have_is_refused(name) -> None:
+    with pytest.raises(SettingError, match="scale is one the experiment has: got 'huge'"):
+        load(name, ["scale=huge"])
+    assert load(name, ["scale=small"]).world == load(name).world

@@ -1,0 +1,168 @@
+"""What an operator may change or ask for: hyper-parameters as events, clipped uploads, clusters held back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from artesian.algorithms import CDFL, FedAsync, FedBuff
+from artesian.core import Event
+from artesian.engine.coordinator import Coordinator
+from artesian.errors import StorageError, TaskClosed
+from artesian.params import clipped, distance, norm, seal
+from artesian.storage.codec import digest, to_tree
+from artesian.testing import Federation, ToyModel
+
+LAYOUT = ToyModel().layout
+
+
+def joined(algorithm, clients: int = 3) -> Federation:
+    federation = Federation(algorithm, clients)
+    federation.coordinator._keeps_pace = False  # the algorithm's own pace, as a server has it
+    federation.join_all()
+    return federation
+
+
+def changed(federation: Federation, **fields):
+    wanted = Coordinator(replace(federation.algorithm, **fields), federation.coordinator.state)
+    return {**federation.coordinator.settings, "algorithm": wanted.settings["algorithm"]}
+
+
+def test_other_hyper_parameters_are_one_event_and_the_same_ones_none() -> None:
+    seen: list[Event] = []
+    federation = joined(FedAsync(alpha=0.5))
+    federation.coordinator.record = seen.append
+    assert federation.coordinator.adopt(federation.coordinator.settings) == []
+    assert seen == []
+    federation.coordinator.adopt(changed(federation, alpha=0.25))
+    assert [event.kind for event in seen] == ["settings"]
+    assert federation.coordinator.algorithm.alpha == 0.25
+    before = federation.coordinator.state.clusters["k0"].params
+    upload = federation.step()
+    after = federation.coordinator.state.clusters["k0"].params
+    np.testing.assert_allclose(after[:3], before[:3] + 0.25 * (upload.params[:3] - before[:3]), rtol=1e-6)
+
+
+def test_a_replay_follows_each_change_where_it_was_made() -> None:
+    seen: list[Event] = []
+    federation = joined(FedAsync(alpha=0.5))
+    first = federation.coordinator.snapshot()
+    federation.coordinator.record = seen.append
+    federation.step()
+    federation.coordinator.adopt(changed(federation, alpha=0.1))
+    federation.step()
+    later = FedAsync(alpha=0.1)  # what the operator's file says now
+    again = Coordinator.restore(later, first)
+    assert again.algorithm.alpha == 0.5  # what was in force then
+    for event in seen:
+        again.replay(event)
+    assert again.digest() == federation.coordinator.digest()
+
+
+def test_a_smaller_buffer_folds_what_is_pending_at_once() -> None:
+    federation = joined(FedBuff(buffer_size=3))
+    federation.step()
+    federation.step()
+    assert (federation.coordinator.state.version, len(federation.coordinator.desk.pending)) == (0, 2)
+    federation.coordinator.adopt(changed(federation, buffer_size=2))
+    assert (federation.coordinator.state.version, len(federation.coordinator.desk.pending)) == (1, 0)
+
+
+def test_a_change_that_cannot_be_recorded_is_not_made() -> None:
+    federation = joined(FedAsync(alpha=0.5))
+    before = federation.coordinator.digest()
+
+    def fail(event: Event) -> None:
+        raise StorageError("the disk is full")
+
+    federation.coordinator.record = fail
+    with pytest.raises(StorageError):
+        federation.coordinator.adopt(changed(federation, alpha=0.1))
+    assert federation.coordinator.digest() == before
+    assert federation.coordinator.algorithm.alpha == 0.5
+
+
+def test_clipped_by_hand() -> None:
+    given = seal(LAYOUT.pack({"weight": np.float32([1, 0, 0]), "mean": np.float32([2]), "steps": np.array(7)}))
+    far = seal(LAYOUT.pack({"weight": np.float32([4, 4, 0]), "mean": np.float32([4]), "steps": np.array(8)}))
+    near = clipped(LAYOUT, far, given, 2.5)  # (3, 4, 0) is 5 long: half the way
+    arrays = LAYOUT.unpack(near)
+    np.testing.assert_array_equal(arrays["weight"], [2.5, 2, 0])
+    np.testing.assert_array_equal(arrays["mean"], [3])
+    assert arrays["steps"] == 8
+    assert clipped(LAYOUT, far, given, 5.0) is far
+    change = clipped(LAYOUT, far, None, norm(LAYOUT, far) / 4)
+    np.testing.assert_allclose(LAYOUT.unpack(change)["weight"], [1, 1, 0])
+
+
+@pytest.mark.parametrize("algorithm", [FedAsync(), FedBuff(buffer_size=1), CDFL()], ids=lambda a: a.name)
+def test_no_upload_moves_further_than_the_clip_and_its_retry_is_still_known(algorithm) -> None:
+    federation = joined(algorithm)
+    coordinator = federation.coordinator
+    coordinator.clip = 0.01
+    task = federation.tasks["c0"]
+    ((name, given),) = task.models.items()
+    upload = federation.upload_of("c0")
+    receipt = coordinator.admit(upload)
+    measured = coordinator.measure(upload, receipt)
+    length = norm(LAYOUT, measured.upload.params)
+    if not task.settings.get("delta"):
+        length = distance(LAYOUT, measured.upload.params, given)
+    assert length == pytest.approx(0.01, rel=1e-3)
+    assert measured.digest == digest(to_tree(upload))
+    seen: list[Event] = []
+    coordinator.record = seen.append
+    coordinator.upload(measured)
+    before = coordinator.digest()
+    assert coordinator.admit(upload) is None  # a retry of what was sent, not of what was folded
+    (event,) = seen
+    assert event.measured.upload.models[name] is measured.upload.models[name]
+    assert coordinator.digest() == before
+
+
+def test_an_upload_within_the_clip_is_untouched() -> None:
+    federation = joined(FedAsync())
+    federation.coordinator.clip = 1e9
+    upload = federation.upload_of("c0")
+    measured = federation.coordinator.measure(upload, federation.coordinator.admit(upload))
+    assert measured.upload is upload
+    assert measured.digest == ""
+
+
+def test_a_task_withdrawn_while_it_was_clipped_is_refused() -> None:
+    federation = joined(FedAsync())
+    federation.coordinator.clip = 0.01
+    upload = federation.upload_of("c0")
+    receipt = federation.coordinator.admit(upload)
+    federation.coordinator.leave("c0")
+    with pytest.raises(TaskClosed, match="withdrawn"):
+        federation.coordinator.measure(upload, receipt)
+
+
+def test_a_cluster_is_shown_once_enough_clients_have_changed_it() -> None:
+    federation = joined(FedAsync())
+    coordinator = federation.coordinator
+    coordinator.publish_after = 2
+    start = coordinator.state.clusters["k0"].params
+    for _ in range(2):  # the same client twice is one client
+        (reply,) = coordinator.receive(federation.upload_of("c0"))
+        federation.tasks["c0"] = reply.task
+        assert reply.task.models["k0"] is start
+    assert coordinator.state.clusters["k0"].params is not start
+    assert coordinator.desk.changed_by == {"k0": ("c0",)}
+    (reply,) = coordinator.receive(federation.upload_of("c1"))
+    assert reply.task.models["k0"] is coordinator.state.clusters["k0"].params
+    assert (coordinator.desk.published, coordinator.desk.changed_by) == ({}, {})
+
+
+def test_a_cluster_held_back_survives_a_restart_from_bytes() -> None:
+    federation = joined(CDFL(), 4)
+    federation.coordinator.publish_after = 3
+    twin = joined(CDFL(), 4)
+    twin.coordinator.publish_after = 3
+    for _ in range(6):
+        federation.step()
+        twin.step()
+        federation.restart()
+        assert federation.coordinator.publish_after == 3
+        assert federation.coordinator.digest() == twin.coordinator.digest()

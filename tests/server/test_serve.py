@@ -1,0 +1,150 @@
+"""What is served: a module's federation, or the one an experiment simulates; what changes between two starts."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from artesian.algorithms import FedAsync
+from artesian.config.federations import load, serve_experiment
+from artesian.errors import SettingError
+from artesian.server.auth import Tokens
+from artesian.server.service import Service
+from artesian.simulator.run import Simulation
+from artesian.simulator.worker import single_threaded
+from artesian.storage.store import Store
+from artesian.testing import Federation as Toy
+from artesian.testing import ToyModel, ToyWorld
+
+TOML = """
+uploads = 40
+[algorithm]
+name = "cdfl"
+[world]
+clusters = 2
+clients = 4
+[federation]
+clip = 2.5
+publish_after = 3
+[server]
+snapshot_every = 7
+log = "text"
+measure = "processes"
+measurers = 3
+"""
+
+
+def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    federation, settings = load(str(path), ["snapshot_every=9", "algorithm.beta0=0.2"])
+    assert (federation.name, federation.clip, federation.publish_after) == ("mine", 2.5, 3)
+    assert (settings.snapshot_every, settings.log) == (9, "text")
+    assert (settings.measure, settings.measurers) == ("processes", 3)
+    assert (federation.algorithm.beta0, federation.algorithm.horizon) == (0.2, 40)
+    from artesian.config.experiments import load as load_experiment
+
+    simulated = Simulation(load_experiment(path, ["algorithm.beta0=0.2"]).planned(), 0).coordinator.state
+    with single_threaded():  # as `serve` does
+        served = federation.begin().state
+    assert served.layout == simulated.layout
+    for k, cluster in simulated.clusters.items():
+        assert (served.clusters[k].params == cluster.params).all()
+        assert served.clusters[k].loss == cluster.loss
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "words"),
+    [
+        ("[federation]\nclipp = 1", [], "did you mean 'clip'"),
+        ("[federation]\nclip = -1.0", [], "clip is above 0 and finite: got -1.0"),
+        ("[federation]\npublish_after = 0", [], "publish_after is at least 1: got 0"),
+        ("[server]\nlogs = 'json'", [], "did you mean 'log'"),
+        ("[server]\nlog = 'loud'", [], "the server.log"),
+        ("server = 3", [], r"write \[server\]"),
+        ("[server]\nmeasure = 'many'", [], "the server.measure"),
+        ("[server]\nmeasurers = 0", [], "at least 1"),
+        ("[server]\nray_address = '10.0.0.5:6379'", [], "ray_address is for measure = ray"),
+        ("", ["world.clustres=3"], "did you mean 'clusters'"),
+    ],
+)
+def test_a_file_with_a_mistake_says_which(tmp_path, text, changes, words) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(SettingError, match=words):
+        load(str(tmp_path / "mine.toml"), changes)
+
+
+def test_a_module_is_changed_in_its_module() -> None:
+    with pytest.raises(SettingError, match="changed in its module"):
+        load("app:federation", ["algorithm.beta0=0.2"])
+
+
+def test_start_models_are_made_only_for_a_store_that_is_empty(tmp_path) -> None:
+    from artesian.server.federation import Federation
+
+    made = []
+
+    def start():
+        made.append(1)
+        return [ToyModel().start(0)]
+
+    federation = Federation(ToyModel(), FedAsync(), start=start)
+    for _ in range(2):
+        Service.open(federation, Store(tmp_path / "store", federation.identity)).close()
+    assert made == [1]
+
+
+def test_hyper_parameters_that_change_between_two_starts_are_an_event(tmp_path) -> None:
+    from artesian.server.federation import Federation
+
+    model = ToyModel()
+    federation = Federation(model, FedAsync(alpha=0.5), start=[model.start(0)])
+    toy = Toy(FedAsync(alpha=0.5), 2)
+
+    def opened(value: Federation) -> Service:
+        service = Service.open(value, Store(tmp_path / "store", value.identity))
+        toy.coordinator = service.coordinator
+        return service
+
+    def killed(service: Service) -> None:  # without the snapshot of an orderly stop
+        service._writer.shutdown()
+        service._measurers.shutdown()
+        service.store.close()
+
+    service = opened(federation)
+    for client in ("c0", "c1"):
+        toy.take(service.coordinator.join(client, 10))
+    toy.step()
+    killed(service)
+    service = opened(replace(federation, algorithm=FedAsync(alpha=0.1), clip=3.0))
+    assert [event["kind"] for event in service.store.last(2)] == ["upload", "settings"]
+    assert (service.coordinator.algorithm.alpha, service.coordinator.clip) == (0.1, 3.0)
+    toy.step()
+    before = service.coordinator.digest()
+    killed(service)
+    service = opened(replace(federation, algorithm=FedAsync(alpha=0.1), clip=3.0))
+    assert service.coordinator.digest() == before
+    assert [event["kind"] for event in service.store.last(1)] == ["upload"]
+    service.close()
+    service = opened(federation)  # and back again
+    assert (service.coordinator.algorithm.alpha, service.coordinator.clip) == (0.5, None)
+    service.close()
+
+
+def test_commands_at_the_same_time_lose_no_token(tmp_path) -> None:
+    def make(number: int) -> None:
+        Tokens(tmp_path / "tokens.json").make("enrol", f"t{number}")
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {token.name for token in Tokens(tmp_path / "tokens.json").all()} == {f"t{n}" for n in range(12)}
+
+
+def test_serving_an_experiment_needs_no_table() -> None:
+    from artesian.simulator.experiment import Experiment
+
+    federation = serve_experiment(Experiment(ToyWorld(4), ToyModel(), FedAsync(), name="toy"))
+    assert (federation.name, federation.seed, len(federation.begin().state.clusters)) == ("toy", 0, 1)
