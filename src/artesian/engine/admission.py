@@ -24,9 +24,8 @@ def check_client(client: ClientId, samples: int) -> None:
 
 
 def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
-    """The models the task asks for, of the right shape, and finite numbers everywhere."""
+    """The models the task asks for, of the right shape, and finite numbers everywhere: the one scan of an upload."""
     check_client(upload.client, upload.samples)
-    followed = recipe(receipt.recipe)
     if sorted(upload.models) != sorted(receipt.wanted):
         raise WrongModels(
             f"recipe {receipt.recipe} sends the models {list(receipt.wanted)}",
@@ -39,7 +38,12 @@ def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
         raise BadClient(f"an upload has {METRICS} metrics at most, with short names", "more", "leave some out")
     if not all(isfinite(number) for number in upload.metrics.values()):
         raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
-    if followed.estimates and upload.mixture is None:
+    check_mixture(state, upload, receipt)
+
+
+def check_mixture(state: State, upload: Upload, receipt: Receipt) -> None:
+    """Shares of clusters that exist now: others may have split them while the upload was measured."""
+    if recipe(receipt.recipe).estimates and upload.mixture is None:
         raise BadMixture(f"recipe {receipt.recipe} sends a mixture", "none", "follow the recipe of the task")
     for cluster, share in (upload.mixture or {}).items():
         if cluster not in state.clusters or not 0 <= share <= 1:

@@ -37,7 +37,7 @@ from artesian.core import (
     Upload,
     derive,
 )
-from artesian.engine.admission import check_client, check_retry, check_upload, clip_upload, receipt_of
+from artesian.engine.admission import check_client, check_mixture, check_retry, check_upload, clip_upload, receipt_of
 from artesian.engine.transition import Change, split
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
 from artesian.params import Layout, Params, keep_buffers, seal
@@ -155,11 +155,15 @@ class Coordinator:
         return self._settle(Event("join", client, samples, changed=True), change)
 
     def upload(self, measured: Measured) -> list[Reply]:
-        """A measured upload: [] while a round is open, many replies when it closes."""
+        """An upload that was admitted and measured: [] while a round is open, many replies when it closes.
+
+        Its numbers were checked when it was admitted; what may have changed since is checked here.
+        """
         upload = measured.upload
-        receipt = self.admit(upload)
+        receipt = self._answered(upload)
         if receipt is None:
             return self.recorded(upload.client)
+        check_mixture(self._state, upload, receipt)
         if not all(isfinite(number) for number in measured.evidence.values()):
             raise NotFinite(
                 "what measuring finds is finite", str(dict(measured.evidence)), "train again at a lower rate"
@@ -273,13 +277,19 @@ class Coordinator:
         return self.upload(self.measure(upload, receipt))
 
     def admit(self, upload: Upload) -> Receipt | None:
-        """The receipt an upload answers; None for a retry of one already accepted; refused otherwise."""
+        """The receipt of the task an upload answers; None for a retry of one already accepted; refused otherwise."""
+        receipt = self._answered(upload)
+        if receipt is not None:
+            check_upload(self._state, upload, receipt)
+        return receipt
+
+    def _answered(self, upload: Upload) -> Receipt | None:
+        """The receipt of the open task an upload answers; None for a retry."""
         member = self.member(upload.client)
         receipt = member.receipt
         if receipt is None or receipt.number != upload.number:
             check_retry(upload, member)
             return None
-        check_upload(self._state, upload, receipt)
         return receipt
 
     def measure(
@@ -374,7 +384,7 @@ class Coordinator:
         step = self.algorithm.fold(state, measured)
         clusters = split(state.clusters, step)
         changed = {k: self._finished(clusters, k, params) for k, params in step.clusters.items()}
-        change.take(step, changed, self._appraise(changed), solo)
+        change.take(step, clusters, changed, self._appraise(changed), solo)
         change.publish(clusters, changed, measured, self.publish_after, step)
 
     def _finished(self, clusters: Mapping[ClusterId, Cluster], cluster: ClusterId, params: Params) -> Params:

@@ -36,11 +36,15 @@ class Change:
     replies: list[Reply] = field(default_factory=list)
 
     def take(
-        self, step: Step, changed: Mapping[ClusterId, Params], losses: Mapping[ClusterId, float], solo: bool
+        self,
+        step: Step,
+        before: Mapping[ClusterId, Cluster],
+        changed: Mapping[ClusterId, Params],
+        losses: Mapping[ClusterId, float],
+        solo: bool,
     ) -> None:
-        """What a fold changes: clusters split, then those that `changed` are new; mixtures and memory."""
-        state, version = self.state, self.state.version + 1
-        clusters = split(state.clusters, step)
+        """What a fold changes: of the clusters `before` it, already split, those that `changed`; mixtures, memory."""
+        state, version, clusters = self.state, self.state.version + 1, dict(before)
         for k, params in changed.items():
             updates = clusters[k].updates + 1 if k in clusters else 0
             clusters[k] = Cluster(params, version, updates, losses.get(k))
