@@ -196,23 +196,23 @@ PARTS = (  # what a part is called ("group: part"), and where it is
     ("event: record", "artesian.storage.store", "Store.append"),
     ("event: commit", "sqlalchemy.engine", "Connection.commit"),
     ("mark", "artesian.storage.store", "Store._set_mark"),
-    ("shelf", "artesian.storage.open_tasks", "Shelf.__setitem__"),
-    ("shelf: drop", "artesian.storage.open_tasks", "Shelf.__delitem__"),
+    ("shelf", "artesian.storage.open_tasks", "OpenTasks.__setitem__"),
+    ("shelf: drop", "artesian.storage.open_tasks", "OpenTasks.__delitem__"),
     ("snapshot", "artesian.storage.store", "Store.save"),
     ("answer: encode", "artesian.server.app", "_encoded"),
 )
 INNER = (  # parts of the group around them
     ("digest", "artesian.storage.codec", "fingerprint"),
-    ("digest", "artesian.storage.journal", "fingerprint"),
+    ("digest", "artesian.storage.blobs", "fingerprint"),
     ("sha256", "hashlib", "sha256"),
-    ("blob", "artesian.storage.journal", "Vault.put"),
-    ("blob, encode", "artesian.storage.journal", "encode_parts"),
-    ("blob, write", "artesian.storage.journal", "write_file"),
-    ("blob, sync of the folder", "artesian.storage.journal", "sync_folder"),
+    ("blob", "artesian.storage.blobs", "Blobs.put"),
+    ("blob, encode", "artesian.storage.blobs", "encode_parts"),
+    ("blob, write", "artesian.storage.blobs", "write_file"),
+    ("blob, sync of the folder", "artesian.storage.blobs", "sync_folder"),
     ("sync", "os", "fsync"),
     ("sync", "os", "fdatasync"),
 )
-RECEIVE = ("artesian.server.limits", "Intake.receive")
+RECEIVE = ("artesian.server.limits", "Limits.receive")
 Spent = tuple[float, float]  # seconds by the clock, and of computing
 
 

@@ -10,7 +10,7 @@ from artesian.algorithms import CDFL
 from artesian.client.session import Session
 from artesian.client.transport import Transport
 from artesian.server.app import create_app
-from artesian.server.auth import Guard, Tokens
+from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.service import Service
 from artesian.storage.store import Store
@@ -72,7 +72,7 @@ class Home:
         self.service = Service.open(served, self.store)
         self.tokens = Tokens(folder / "store" / "tokens.json")
         self.token = self.tokens.make("enrol", f"e{len(self.tokens.all())}")
-        self.web = Web(create_app(self.service, Guard(self.tokens, self.store)))
+        self.web = Web(create_app(self.service, Auth(self.tokens, self.store)))
         self.wire = Wire(self.web)
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from homes import MODEL, WORLD
 from artesian.algorithms import CDFL
 from artesian.core import Event
 from artesian.server.app import create_app, encode_task
-from artesian.server.auth import Guard, Tokens
+from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.service import Service
 from artesian.storage.codec import from_tree, gather
@@ -35,7 +35,7 @@ class Served:
         self.listener.bind(("127.0.0.1", port))
         self.address = self.listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
-        config = uvicorn.Config(create_app(self.service, Guard(tokens, self.store)), log_level="critical")
+        config = uvicorn.Config(create_app(self.service, Auth(tokens, self.store)), log_level="critical")
         config.timeout_graceful_shutdown = 1
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})

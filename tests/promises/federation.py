@@ -24,7 +24,7 @@ from artesian.core import Notebook, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
 from artesian.server.app import create_app, decode_task
-from artesian.server.auth import Guard, Tokens
+from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.service import Service
 from artesian.server.settings import Settings
@@ -71,8 +71,8 @@ class Server:
         names = {token.name for token in self.tokens.all()}
         self.enrol = self.tokens.make("enrol", f"e{len(names)}")
         self.admin = self.tokens.make("admin", f"a{len(names)}")
-        self.guard = Guard(self.tokens, self.store, self.service.coordinator.state.members)
-        self.app = create_app(self.service, self.guard, settings)
+        self.auth = Auth(self.tokens, self.store, self.service.coordinator.state.members)
+        self.app = create_app(self.service, self.auth, settings)
 
     def ask(self, method: str, path: str, token: str = "", app=None, **body) -> httpx.Response:
         async def send() -> httpx.Response:
@@ -103,7 +103,7 @@ def served(store: Store, algorithm=None, clients: int = 4) -> Toy:
     toy = Toy(algorithm or CDFL(), clients)
     latest = store.latest()
     done, snapshot = latest or (0, toy.coordinator.snapshot())
-    toy.coordinator = Coordinator.restore(toy.algorithm, snapshot, given=store.shelf, **toy.options())
+    toy.coordinator = Coordinator.restore(toy.algorithm, snapshot, given=store.open_tasks, **toy.options())
     if latest is None:
         store.save(toy.coordinator.snapshot(tasks=False))
     for event in store.events(done):

@@ -11,8 +11,8 @@ from promises.test_p10_bad_credentials import check_routes
 from promises.test_p13_tampering import check_cut, left_behind
 
 import artesian.engine.coordinator
-from artesian.server.auth import Guard
-from artesian.server.limits import Intake
+from artesian.server.auth import Auth
+from artesian.server.limits import Limits
 from artesian.server.service import Service
 from artesian.storage.codec import digest, encode, to_tree
 from artesian.storage.store import Store
@@ -23,12 +23,12 @@ def nothing(*_, **__) -> None:
 
 
 def vast(self, settings, layout, models) -> None:
-    """An intake without a limit on the size of a body."""
-    real_intake(self, settings, layout, models)
+    """Limits without a limit on the size of a body."""
+    real_limits(self, settings, layout, models)
     self.largest = 10**18
 
 
-real_intake = Intake.__init__
+real_limits = Limits.__init__
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ real_intake = Intake.__init__
         ("Conflict", artesian.engine.coordinator, "check_retry", nothing),
         ("TaskClosed", artesian.engine.coordinator, "check_retry", nothing),
         ("UnknownTask", artesian.engine.coordinator, "check_retry", nothing),
-        ("BadMixture", artesian.engine.coordinator, "check_upload", nothing),
-        ("TooLarge", Intake, "__init__", vast),
-        ("Busy", Intake, "count", nothing),
-        ("Unauthorized", Guard, "client", nothing),
+        ("BadMixture", artesian.engine.coordinator, "check_mixture", nothing),
+        ("TooLarge", Limits, "__init__", vast),
+        ("Busy", Limits, "count", nothing),
+        ("Unauthorized", Auth, "client", nothing),
     ],
 )
 def test_without_a_check_its_refusal_is_missed(tmp_path, promise, monkeypatch, reason, place, name, without) -> None:
@@ -55,7 +55,7 @@ def test_without_a_check_its_refusal_is_missed(tmp_path, promise, monkeypatch, r
 def test_without_the_credential_check_the_walk_over_the_routes_goes_red(tmp_path, promise, monkeypatch) -> None:
     promise("meta")
     server = Server(tmp_path / "store")
-    monkeypatch.setattr(Guard, "client", nothing)
+    monkeypatch.setattr(Auth, "client", nothing)
     with pytest.raises(AssertionError):
         check_routes(server, {"authorization": "Bearer wrong"})
     server.close()

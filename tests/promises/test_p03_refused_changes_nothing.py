@@ -29,12 +29,12 @@ class Bench:
         self.task = self.put(2, encode("upload", self.second)).content
         self.upload = trained("c0", self.task)
         self.number = decode_task(self.task).number
-        self.server.guard.keep("ghost", SECRET)  # its join was never finished
+        self.server.auth.keep("ghost", SECRET)  # its join was never finished
         self.hasty = self.app(grace=0.01, slowest=1e9)
         self.rare = self.app(uploads_per_minute=0.5)
 
     def app(self, **settings):
-        return create_app(self.server.service, self.server.guard, Settings(**settings))
+        return create_app(self.server.service, self.server.auth, Settings(**settings))
 
     def put(self, number: int, body, **options):
         return self.server.ask("PUT", PATH.format(number), SECRET, content=body, **options)

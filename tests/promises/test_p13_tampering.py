@@ -7,7 +7,7 @@ import pytest
 from promises.federation import SECRET, Server, answer, draws, federation
 
 from artesian.errors import ArtesianError
-from artesian.server.auth import Guard, Tokens, fingerprint
+from artesian.server.auth import Auth, Tokens, fingerprint
 from artesian.server.service import Service
 from artesian.storage.store import Store
 
@@ -21,7 +21,7 @@ def state(folder: Path) -> tuple | None:
     try:
         store = Store(folder, federation().identity)
         service = Service.open(federation(), store)
-        Guard(Tokens(folder / "tokens.json"), store, service.coordinator.state.members)
+        Auth(Tokens(folder / "tokens.json"), store, service.coordinator.state.members)
         return service.coordinator.digest(), store.count, store.chain, store.secrets()
     except ArtesianError:
         return None

@@ -15,11 +15,11 @@ from artesian.core import Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.params import seal
 from artesian.server import app as application
-from artesian.server.app import CHUNK, Answer, decode_task
-from artesian.server.limits import Announced, Intake
+from artesian.server.app import CHUNK, TaskResponse, decode_task
+from artesian.server.limits import Announced, Limits
 from artesian.server.settings import Settings
 from artesian.storage.codec import decode, encode, encode_parts
-from artesian.storage.open_tasks import Shelf
+from artesian.storage.open_tasks import OpenTasks
 from artesian.storage.store import Store
 
 PLACES = {
@@ -95,7 +95,7 @@ def test_others_are_answered_whatever_an_upload_is_at(tmp_path, monkeypatch, pla
 def test_a_draw_that_reads_a_large_model_holds_nobody_up(tmp_path, monkeypatch) -> None:
     server = Server(tmp_path / "store")
     first = server.join("c0").content
-    gate = Gate(monkeypatch, Shelf, "__getitem__")
+    gate = Gate(monkeypatch, OpenTasks, "__getitem__")
 
     async def play() -> httpx.Response:
         async with asking(server) as http:
@@ -152,7 +152,7 @@ def test_between_two_pieces_of_an_answer_others_have_their_turn() -> None:
         done = asyncio.Event()
         beside = asyncio.create_task(other(done))
         pieces = [b"head", memoryview(bytes(3 * CHUNK + 1))]
-        await Answer(pieces, '"tag"', AsyncExitStack())({}, None, send)
+        await TaskResponse(pieces, '"tag"', AsyncExitStack())({}, None, send)
         done.set()
         await beside
 
@@ -172,8 +172,8 @@ def test_a_model_is_not_copied_on_its_way_in_or_out() -> None:
         for at in range(0, len(body), 1000):
             yield body[at : at + 1000]
 
-    intake = Intake(Settings(), toy().model.layout, 1)
-    got = asyncio.run(intake.receive(Announced(len(body)), stream()))
+    limits = Limits(Settings(), toy().model.layout, 1)
+    got = asyncio.run(limits.receive(Announced(len(body)), stream()))
     found = decode("upload", got, Upload)
     assert bytes(got) == body
     assert np.array_equal(found.params, params)

@@ -22,8 +22,8 @@ from artesian.core import Upload
 from artesian.errors import Busy, SettingError, StorageError, StoreDamaged, StoreMismatch, TooSlow, Unauthorized
 from artesian.params import seal
 from artesian.server.app import decode_task
-from artesian.server.auth import Guard, Tokens
-from artesian.server.limits import Announced, Intake
+from artesian.server.auth import Auth, Tokens
+from artesian.server.limits import Announced, Limits
 from artesian.server.serve import describe, first_tokens
 from artesian.server.service import Service
 from artesian.server.settings import Settings
@@ -174,24 +174,24 @@ def test_a_slow_body_runs_out_of_time() -> None:
         yield b"a"
         await asyncio.sleep(5)
 
-    intake = Intake(Settings(grace=0.05, slowest=1e9), MODEL.layout, 1)
+    limits = Limits(Settings(grace=0.05, slowest=1e9), MODEL.layout, 1)
     with pytest.raises(TooSlow, match="1 of 10 bytes in time"):
-        asyncio.run(intake.receive(Announced(10), drip()))
-    assert intake.in_flight == 0
+        asyncio.run(limits.receive(Announced(10), drip()))
+    assert limits.in_flight == 0
 
 
 def test_bytes_in_flight_are_bounded() -> None:
-    intake, most = Intake(Settings(bytes_in_flight=100), MODEL.layout, 1), 0
+    limits, most = Limits(Settings(bytes_in_flight=100), MODEL.layout, 1), 0
 
     async def slow():
         nonlocal most
         await asyncio.sleep(0.05)
-        most = max(most, intake.in_flight)
+        most = max(most, limits.in_flight)
         yield b"x" * 80
 
     async def one(client: str):
-        async with intake.one(client, 80):
-            return await intake.receive(Announced(80), slow())
+        async with limits.one(client, 80):
+            return await limits.receive(Announced(80), slow())
 
     async def all_at_once():
         return await asyncio.gather(one("a"), one("b"), one("c"), one("a"), return_exceptions=True)
@@ -199,31 +199,31 @@ def test_bytes_in_flight_are_bounded() -> None:
     *taken, second = asyncio.run(all_at_once())
     assert taken == [b"x" * 80] * 3  # one after the other
     assert "one upload at a time" in str(second)
-    assert (most, intake.in_flight) == (80, 0)
+    assert (most, limits.in_flight) == (80, 0)
 
 
 def test_who_finds_no_room_in_time_is_told_to_come_back_and_leaves_no_trace() -> None:
-    intake = Intake(Settings(bytes_in_flight=100, grace=0.05), MODEL.layout, 1)
+    limits = Limits(Settings(bytes_in_flight=100, grace=0.05), MODEL.layout, 1)
 
     async def both():
-        async with intake.room(80):
+        async with limits.room(80):
             with pytest.raises(Busy, match="fit into memory"):
-                async with intake.room(80):
+                async with limits.room(80):
                     raise AssertionError("there is no room")
             waiting = asyncio.create_task(enter(80))
             await asyncio.sleep(0)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
-        assert intake.in_flight == 0
+        assert limits.in_flight == 0
         await enter(300)  # alone, anything fits
 
     async def enter(length):
-        async with intake.room(length):
-            assert intake.in_flight == length
+        async with limits.room(length):
+            assert limits.in_flight == length
 
     asyncio.run(both())
-    assert intake.in_flight == 0
+    assert limits.in_flight == 0
 
 
 def test_a_client_that_comes_too_often_is_told_when_to_come_back(tmp_path) -> None:
@@ -381,16 +381,16 @@ def test_a_federation_is_a_value_or_a_function(tmp_path, monkeypatch) -> None:
 
 def test_guards_compare_whole_secrets(tmp_path) -> None:
     store = Store(tmp_path, {"a": 1})
-    guard = Guard(Tokens(tmp_path / "tokens.json"), store)
-    assert guard.is_new("ann", SECRET)
-    guard.keep("ann", SECRET)
-    assert not guard.is_new("ann", SECRET)
-    guard.client(SECRET, "ann")
+    auth = Auth(Tokens(tmp_path / "tokens.json"), store)
+    assert auth.is_new("ann", SECRET)
+    auth.keep("ann", SECRET)
+    assert not auth.is_new("ann", SECRET)
+    auth.client(SECRET, "ann")
     for wrong in ("", SECRET + "x", SECRET[:-1]):
         with pytest.raises(Unauthorized):
-            guard.client(wrong, "ann")
+            auth.client(wrong, "ann")
     with pytest.raises(Unauthorized):
-        guard.client("", "nobody")
+        auth.client("", "nobody")
     store.close()
 
 

@@ -18,7 +18,7 @@ from artesian.algorithms import CDFL, FedAvg
 from artesian.core import Upload
 from artesian.learners.arrays import LinearRegression
 from artesian.server.app import create_app, decode_task
-from artesian.server.auth import Guard, Tokens
+from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.log import REQUESTS, _Json, _Text
 from artesian.server.service import Service
@@ -43,7 +43,7 @@ class Served:
         self.service, limits = Service.open(federation, store), Settings(**settings)
         tokens = Tokens(folder / "tokens.json")
         self.enrol, self.admin = tokens.make("enrol", "e"), tokens.make("admin", "a")
-        app = create_app(self.service, Guard(tokens, store), limits)
+        app = create_app(self.service, Auth(tokens, store), limits)
         config = uvicorn.Config(app, http=connections(limits), ws="none", log_config=None, timeout_keep_alive=1)
         self.server = uvicorn.Server(config)
         self.socket = socket.create_server(("127.0.0.1", 0))

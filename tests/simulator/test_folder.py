@@ -263,7 +263,7 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before(
 def test_a_snapshot_that_lost_an_array_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     folder.save(1, Checkpoint(1, np.arange(3)))
-    folder.vault.keep(set())
+    folder.blobs.keep(set())
     with pytest.raises(StorageError, match="safetensors"):
         folder.load(Checkpoint)
 

@@ -18,7 +18,7 @@ from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
 from artesian.simulator.run import Simulation, simulate
 from artesian.simulator.spill import Spill, Spilled, filled
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 TINY = 100 / (1024 * 1024)  # MB: a vector of 25 numbers
@@ -125,12 +125,12 @@ def test_a_full_disk_is_one_sentence(monkeypatch, tmp_path) -> None:
 
 
 def test_what_a_vault_has_is_not_read_again(tmp_path, monkeypatch) -> None:
-    vault, spill = Vault(tmp_path / "vault"), Spill(0)
+    blobs, spill = Blobs(tmp_path / "blobs"), Spill(0)
     ticket = spill.put(vector(3))
-    name = ticket.store(vault)
+    name = ticket.store(blobs)
     monkeypatch.setattr(spill, "read", None)
-    assert ticket.store(vault) == name
-    assert vault.get(name).tolist() == [3] * 10
+    assert ticket.store(blobs) == name
+    assert blobs.get(name).tolist() == [3] * 10
 
 
 ALGORITHMS = [CDFL(), FedBuff(), FedSoft(), FlexCFL(clients_per_round=4, pretrain_scale=1), Local()]

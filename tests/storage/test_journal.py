@@ -20,7 +20,7 @@ import pytest
 from artesian.algorithms import FedBuff
 from artesian.core import Event
 from artesian.errors import ArtesianError, JournalDamaged, StorageError
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.storage.codec import from_tree, gather, scatter, to_tree
 from artesian.storage.files import write_file
 from artesian.storage.journal import Journal
@@ -367,49 +367,49 @@ def test_a_file_is_synced_before_it_takes_its_name(tmp_path: Path, monkeypatch: 
     [np.arange(6, dtype=np.float32), np.eye(2), np.array([2**60]), np.zeros((0, 3)), np.array(7, np.int64)],
 )
 def test_an_array_comes_back_under_its_name(tmp_path: Path, array: np.ndarray) -> None:
-    back = Vault(tmp_path / "v").get(Vault(tmp_path / "v").put(array))
+    back = Blobs(tmp_path / "v").get(Blobs(tmp_path / "v").put(array))
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
 def test_the_same_array_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vault = Vault(tmp_path)
-    name = vault.put(np.arange(3))
+    blobs = Blobs(tmp_path)
+    name = blobs.put(np.arange(3))
     monkeypatch.setattr(os, "replace", failing(errno.EIO, times=9))
-    assert vault.put(np.arange(3)) == name
+    assert blobs.put(np.arange(3)) == name
     with pytest.raises(StorageError):
-        vault.put(np.arange(4))
+        blobs.put(np.arange(4))
 
 
 def test_arrays_that_differ_in_anything_have_other_names(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
+    blobs = Blobs(tmp_path)
     zeros = [np.zeros(4, "f4"), np.zeros((2, 2), "f4"), np.zeros(2, "f8"), np.zeros(4, "i4"), np.zeros(5, "f4")]
-    assert len({vault.put(array) for array in zeros}) == len(zeros)
+    assert len({blobs.put(array) for array in zeros}) == len(zeros)
 
 
 def test_keep_drops_the_rest(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    kept, dropped = vault.put(np.arange(3)), vault.put(np.arange(4))
-    vault.keep({kept})
-    assert vault.get(kept).tolist() == [0, 1, 2]
+    blobs = Blobs(tmp_path)
+    kept, dropped = blobs.put(np.arange(3)), blobs.put(np.arange(4))
+    blobs.keep({kept})
+    assert blobs.get(kept).tolist() == [0, 1, 2]
     with pytest.raises(StorageError, match=dropped):
-        vault.get(dropped)
+        blobs.get(dropped)
 
 
 def test_an_altered_array_is_noticed(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
-    name = vault.put(np.arange(3))
+    blobs = Blobs(tmp_path)
+    name = blobs.put(np.arange(3))
     (path,) = tmp_path.iterdir()
     data = path.read_bytes()
     for altered in (data[:-1], b"", data + b"x", data[:-1] + bytes([data[-1] ^ 1])):
         path.write_bytes(altered)
         with pytest.raises(StorageError, match="matches its name"):
-            vault.get(name)
+            blobs.get(name)
 
 
 @pytest.mark.parametrize("name", ["", "x", "a" * 63, "a" * 65, "A" * 64, "../" + "a" * 61, "/" * 64, "g" * 64])
 def test_a_name_that_is_no_digest_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageError, match="hex digests"):
-        Vault(tmp_path).get(name)
+        Blobs(tmp_path).get(name)
 
 
 # a writer killed again and again: run as a program, this file is the writer
@@ -419,18 +419,18 @@ ALGORITHM = FedBuff(buffer_size=3, momentum=0.5)
 
 def federation_in(folder: Path, journal: Journal) -> Federation:
     """A fresh federation that did again all its journal says, and records what comes."""
-    vault = Vault(folder / "blobs")
+    blobs = Blobs(folder / "blobs")
 
     def record(event: Event) -> None:
-        tree = scatter(to_tree(event), lambda _, array: {"$blob": vault.put(array)})
+        tree = scatter(to_tree(event), lambda _, array: {"$blob": blobs.put(array)})
         journal.append({"event": tree})
 
     return Federation(ALGORITHM, clients=4, record=record)
 
 
 def events_in(folder: Path, journal: Journal) -> list[Event]:
-    vault = Vault(folder / "blobs")
-    return [from_tree(Event, gather(record["event"], "$blob", vault.get)) for record in journal.records()]
+    blobs = Blobs(folder / "blobs")
+    return [from_tree(Event, gather(record["event"], "$blob", blobs.get)) for record in journal.records()]
 
 
 def act(federation: Federation, turn: int) -> None:

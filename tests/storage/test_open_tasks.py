@@ -9,16 +9,16 @@ from artesian.core import Task
 from artesian.errors import StorageError
 from artesian.params import seal
 from artesian.storage import files
-from artesian.storage.blobs import Vault
-from artesian.storage.open_tasks import Shelf
+from artesian.storage.blobs import Blobs
+from artesian.storage.open_tasks import OpenTasks
 
 
 def task(number: int, value: float) -> Task:
     return Task({"k0": seal(np.full(5, value, np.float32))}, settings={"seed": 3}, number=number)
 
 
-def stored(shelf: Shelf) -> int:
-    return len(list(shelf._vault.folder.iterdir()))
+def stored(shelf: OpenTasks) -> int:
+    return len(list(shelf._blobs.folder.iterdir()))
 
 
 def same(a: Task, b: Task) -> bool:
@@ -26,7 +26,7 @@ def same(a: Task, b: Task) -> bool:
 
 
 def test_a_task_comes_back_and_a_shared_model_is_one_file(tmp_path) -> None:
-    shelf = Shelf(tmp_path / "shelf")
+    shelf = OpenTasks(tmp_path / "shelf")
     shelf["ann"], shelf["bob"] = task(1, 2.0), task(7, 2.0)
     assert same(shelf["ann"], task(1, 2.0))
     assert same(shelf["bob"], task(7, 2.0))
@@ -40,23 +40,23 @@ def test_a_task_comes_back_and_a_shared_model_is_one_file(tmp_path) -> None:
 
 
 def test_an_earlier_life_is_swept_and_a_snapshot_fills_the_shelf(tmp_path) -> None:
-    vault = Vault(tmp_path / "blobs")
-    shelf = Shelf(tmp_path / "shelf")
+    blobs = Blobs(tmp_path / "blobs")
+    shelf = OpenTasks(tmp_path / "shelf")
     shelf["ann"] = task(1, 2.0)
-    assert len(shelf.settle(vault)) == 1
+    assert len(shelf.settle(blobs)) == 1
     records = dict(shelf.records)
-    again = Shelf(tmp_path / "shelf")
+    again = OpenTasks(tmp_path / "shelf")
     assert (len(again), stored(again)) == (0, 0)
-    again.fill(records, vault)
+    again.fill(records, blobs)
     assert same(again["ann"], task(1, 2.0))
     (blob,) = (tmp_path / "blobs").iterdir()
     blob.write_bytes(blob.read_bytes()[:-1] + b"x")
     with pytest.raises(StorageError, match="matches its name"):
-        Shelf(tmp_path / "other").fill(records, vault)
+        OpenTasks(tmp_path / "other").fill(records, blobs)
 
 
 def test_a_full_disk_keeps_the_task_in_memory_until_there_is_room(tmp_path, monkeypatch) -> None:
-    shelf, vault = Shelf(tmp_path / "shelf"), Vault(tmp_path / "blobs")
+    shelf, blobs = OpenTasks(tmp_path / "shelf"), Blobs(tmp_path / "blobs")
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -66,6 +66,6 @@ def test_a_full_disk_keeps_the_task_in_memory_until_there_is_room(tmp_path, monk
         shelf["ann"] = task(1, 2.0)
         assert same(shelf["ann"], task(1, 2.0))
         with pytest.raises(StorageError):
-            shelf.settle(vault)
-    assert len(shelf.settle(vault)) == 1
+            shelf.settle(blobs)
+    assert len(shelf.settle(blobs)) == 1
     assert (same(shelf["ann"], task(1, 2.0)), stored(shelf)) == (True, 1)

@@ -78,7 +78,7 @@ def _restored(served: Federation, store: Store) -> Coordinator:
     if latest is None:
         raise StoreDamaged("a store has a snapshot", f"none at {store.folder}", "restore a backup")
     done, snapshot = latest
-    coordinator = Coordinator.restore(served.algorithm, snapshot, given=store.shelf, **served.options())
+    coordinator = Coordinator.restore(served.algorithm, snapshot, given=store.open_tasks, **served.options())
     for event in store.events(done):
         coordinator.replay(event)
     return coordinator

@@ -281,6 +281,7 @@ class Coordinator:
         receipt = self._answered(upload)
         if receipt is not None:
             check_upload(self._state, upload, receipt)
+            check_mixture(self._state, upload, receipt)
         return receipt
 
     def _answered(self, upload: Upload) -> Receipt | None:

@@ -29,11 +29,11 @@ from artesian.errors import (
     WorkerLost,
 )
 from artesian.recipes import RECIPES
-from artesian.server.auth import Guard
-from artesian.server.limits import Announced, Intake
+from artesian.server.auth import Auth
+from artesian.server.limits import Announced, Limits
 from artesian.server.log import ERROR, Logged, Receive, Scope, Send
 from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
-from artesian.server.partial_uploads import Parts
+from artesian.server.partial_uploads import PartialUploads
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.storage.codec import FORMAT, decode, encode_parts, to_json, to_tree
@@ -50,17 +50,17 @@ SHOWN = 300  # characters of what a client sent that a refusal repeats
 CHUNK = 1 << 18  # bytes of an answer handed to a connection at once, so that one nobody takes is not copied whole
 
 
-def create_app(served: Service | Coordinator, guard: Guard | None = None, settings: Settings | None = None) -> FastAPI:
+def create_app(served: Service | Coordinator, auth: Auth | None = None, settings: Settings | None = None) -> FastAPI:
     """The application of a service.
 
-    A bare coordinator, without a guard, is for tests in process: it trusts whoever calls, and keeps nothing.
+    A bare coordinator, without a auth, is for tests in process: it trusts whoever calls, and keeps nothing.
     """
     service = served if isinstance(served, Service) else Service(served)
     settings = settings or Settings()
     coordinator = service.coordinator
     layout = coordinator.state.layout
-    intake = Intake(settings, layout, max(1, len(coordinator.state.clusters)))
-    parts = Parts(service.store.folder / "parts", settings.part_bytes) if service.store else None
+    limits = Limits(settings, layout, max(1, len(coordinator.state.clusters)))
+    parts = PartialUploads(service.store.folder / "parts", settings.part_bytes) if service.store else None
     tags: dict[str, tuple[int, str]] = {}  # of the task each client was last shown
     app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:
@@ -78,8 +78,8 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     @app.get("/v1/federation", **described("federation"))
     async def federation(request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
-        if guard:
-            guard.anybody(_credential(request))
+        if auth:
+            auth.anybody(_credential(request))
         state = coordinator.state
         told = {
             "format": FORMAT,
@@ -87,7 +87,7 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             "recipes": sorted(RECIPES),
             "clusters": list(state.clusters),
             "version": state.version,
-            "largest_upload": intake.largest,
+            "largest_upload": limits.largest,
             "layout": layout.to_json(),
             "layout_digest": layout.digest,
         }
@@ -97,21 +97,21 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     @app.put("/v1/clients/{client}", **described("join"))
     async def join(client: str, request: Request) -> Response:
         """Join, or say again that one is here; the answer is the task, or 202 until a round begins."""
-        if guard:
-            guard.enrolment(_credential(request))
-        samples, changed, secret = _joining(await intake.receive_small(request.stream()), guard is not None)
+        if auth:
+            auth.enrolment(_credential(request))
+        samples, changed, secret = _joining(await limits.receive_small(request.stream()), auth is not None)
         check_client(client, samples)
-        if guard:
-            await service.run(lambda: guard.admit(client, secret))
+        if auth:
+            await service.run(lambda: auth.admit(client, secret))
         async with AsyncExitStack() as held:
-            await held.enter_async_context(intake.room(intake.model * models(client)))
+            await held.enter_async_context(limits.room(limits.model * models(client)))
             return await answer(client, await service.join(client, samples, changed), 202, held)
 
     @app.get("/v1/clients/{client}/task", **described("task"))
     async def task(client: str, request: Request, wait: Seconds = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
-        if guard:
-            guard.client(_credential(request), client)
+        if auth:
+            auth.client(_credential(request), client)
         number = await service.wait(client, min(_seconds(wait), settings.longest_wait))
         if number is None:
             return Response(status_code=204)
@@ -119,19 +119,19 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         if known == number and request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
         async with AsyncExitStack() as held:
-            await held.enter_async_context(intake.room(intake.model * models(client)))
+            await held.enter_async_context(limits.room(limits.model * models(client)))
             return await answer(client, await service.task(client), 204, held)
 
     @app.put("/v1/clients/{client}/uploads/{number}", **described("upload"))
     async def upload(client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded answer."""
-        if guard:
-            guard.client(_credential(request), client)
+        if auth:
+            auth.client(_credential(request), client)
         at = _number(number)
-        intake.count(client)
-        announced = intake.announced(request.headers)
+        limits.count(client)
+        announced = limits.announced(request.headers)
         async with AsyncExitStack() as held:
-            await held.enter_async_context(intake.one(client, announced.total + intake.model * models(client)))
+            await held.enter_async_context(limits.one(client, announced.total + limits.model * models(client)))
             body = await receive(client, at, announced, request)
             upload = await asyncio.to_thread(_opened, body, announced, max(1, len(coordinator.state.clusters)))
             del body
@@ -143,12 +143,12 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
         if parts is None:
             if announced.start:
                 raise Conflict("a continued upload begins where the server's part ends", "none", "send the whole")
-            return await intake.receive(announced, request.stream())
+            return await limits.receive(announced, request.stream())
         head = b""
         if announced.start:
             head = await asyncio.to_thread(parts.take, client, number, announced.digest, announced.start)
         keep = partial(parts.keep, client, number, announced.digest) if announced.digest else None
-        body = await intake.receive(announced, request.stream(), head, keep)
+        body = await limits.receive(announced, request.stream(), head, keep)
         if parts.find(client, number):
             await asyncio.to_thread(parts.drop, client)
         return body
@@ -164,13 +164,13 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
             return Response(status_code=waiting)
         pieces, tag = await asyncio.to_thread(_encoded, task)
         tags[client] = task.number, tag
-        return Answer(pieces, tag, held.pop_all())
+        return TaskResponse(pieces, tag, held.pop_all())
 
     @app.head("/v1/clients/{client}/uploads/{number}", **described("offset"))
     async def offset(client: str, number: Number, request: Request) -> Response:
         """How much of an upload that broke off is here."""
-        if guard:
-            guard.client(_credential(request), client)
+        if auth:
+            auth.client(_credential(request), client)
         part = parts.find(client, _number(number)) if parts else None
         headers = {"upload-offset": str(part.size if part else 0)}
         if part:
@@ -180,16 +180,16 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     @app.delete("/v1/clients/{client}", **described("leave"))
     async def leave(client: str, request: Request) -> Response:
         """Leave."""
-        if guard:
-            guard.client(_credential(request), client)
+        if auth:
+            auth.client(_credential(request), client)
         await service.leave(client)
         return Response(status_code=204)
 
     @app.get("/v1/openapi.json", **described("description"))
     async def description(request: Request) -> JSONResponse:
         """This interface in OpenAPI's words."""
-        if guard:
-            guard.anybody(_credential(request))
+        if auth:
+            auth.anybody(_credential(request))
         return JSONResponse(completed(app.openapi()))
 
     @app.get("/healthz", **described("healthy"))
@@ -206,14 +206,14 @@ def create_app(served: Service | Coordinator, guard: Guard | None = None, settin
     @app.get("/metrics", **described("metrics"))
     async def metrics(request: Request) -> PlainTextResponse:
         """Counters for Prometheus."""
-        if guard:
-            guard.admin(_credential(request))
-        return PlainTextResponse(_metrics(service, intake))
+        if auth:
+            auth.admin(_credential(request))
+        return PlainTextResponse(_metrics(service, limits))
 
     return app
 
 
-class Answer(Response):
+class TaskResponse(Response):
     """A task on its way, in pieces; when the last is handed over, what was held for it is let go.
 
     Between two of them others have their turn, however fast this client reads.
@@ -340,7 +340,7 @@ def _credential(request: Request) -> str:
 
 
 def _joining(data: bytes, guarded: bool) -> tuple[int, bool, str]:
-    """The number of samples, whether the data are others than before and, behind a guard, the secret."""
+    """The number of samples, whether the data are others than before and, behind a auth, the secret."""
     try:
         body = json.loads(data)
         secret, changed = body["secret"] if guarded else "", body.get("changed", False)
@@ -352,7 +352,7 @@ def _joining(data: bytes, guarded: bool) -> tuple[int, bool, str]:
         raise BadClient(f"a join says {wanted}", "no such JSON", "send it") from None
 
 
-def _metrics(service: Service, intake: Intake) -> str:
+def _metrics(service: Service, limits: Limits) -> str:
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     state, desk = service.coordinator.state, service.coordinator.desk
@@ -366,7 +366,7 @@ def _metrics(service: Service, intake: Intake) -> str:
         ("refusals", "requests refused since the start", service.counts.refused),
         ("clipped", "uploads clipped since the start", service.counts.clipped),
         ("snapshots", "snapshots written since the start", service.counts.snapshots),
-        ("bytes_in_flight", "bytes of bodies being received", intake.in_flight),
+        ("bytes_in_flight", "bytes of bodies being received", limits.in_flight),
     ):
         Gauge(f"artesian_{name}", text, registry=registry).set(value)
     return generate_latest(registry).decode()

@@ -119,7 +119,7 @@ class Tokens:
         write_file(self.path, json.dumps(told, indent=1).encode(), private=True)
 
 
-class Guard:
+class Auth:
     """Checks every request before its body is read."""
 
     def __init__(self, tokens: Tokens, store: Store, members: Collection[str] = ()) -> None:

@@ -39,7 +39,7 @@ class Announced:
     digest: str = ""  # SHA-256 of the whole, in hex, if told
 
 
-class Intake:
+class Limits:
     """The bodies under way, and how often each client has come."""
 
     def __init__(self, settings: Settings, layout: Layout, models: int) -> None:

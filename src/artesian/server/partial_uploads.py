@@ -14,7 +14,7 @@ SMALLEST = 1 << 16  # bytes worth keeping: less is sent again sooner than asked 
 
 
 @dataclass(frozen=True)
-class Part:
+class PartialUpload:
     """What is here of an upload."""
 
     number: int
@@ -22,17 +22,17 @@ class Part:
     size: int
 
 
-class Parts:
+class PartialUploads:
     """The newest part of each client, in files, oldest dropped first when they take too much room."""
 
     def __init__(self, folder: Path, most: int) -> None:
         self.folder, self.most = folder, most
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, PartialUpload] = {}
         with storage(folder):
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier life: nobody is owed them
             folder.mkdir(mode=0o700)
 
-    def find(self, client: str, number: int) -> Part | None:
+    def find(self, client: str, number: int) -> PartialUpload | None:
         """The part of this upload, if there is one."""
         part = self._parts.get(client)
         return part if part is not None and part.number == number else None
@@ -48,7 +48,7 @@ class Parts:
             write_file(self._path(client), body, private=True, sync=False)
         except StorageError:
             return
-        self._parts[client] = Part(number, digest, len(body))
+        self._parts[client] = PartialUpload(number, digest, len(body))
 
     def take(self, client: str, number: int, digest: str, start: int) -> bytes:
         """The first `start` bytes of an upload, for its continuation."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, UserError
 from artesian.server.app import create_app
-from artesian.server.auth import Guard, Tokens
+from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.log import start_logging
 from artesian.server.measuring import Crew
@@ -55,7 +55,7 @@ def run(
         if crew is not None:
             crew.wait()
         listener = _listen(host, port)
-        guard = Guard(first_tokens(folder), store, service.coordinator.state.members)
+        auth = Auth(first_tokens(folder), store, service.coordinator.state.members)
     except BaseException:
         store.close()
         raise
@@ -64,7 +64,7 @@ def run(
     print(f"serving {federation.name} at {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
     start_logging(settings.log)
     config = uvicorn.Config(
-        create_app(service, guard, settings),
+        create_app(service, auth, settings),
         http=connections(settings),
         ws="none",
         log_config=None,

@@ -65,11 +65,11 @@ class Service:
         if latest is None and store.count:
             raise StoreDamaged("a store has a snapshot", f"none for {store.count} events", "restore a backup")
         if latest is None:
-            coordinator, done = federation.begin(given=store.shelf), 0
+            coordinator, done = federation.begin(given=store.open_tasks), 0
             store.save(coordinator.snapshot(tasks=False))
         else:
             done, snapshot = latest
-            own = {"given": store.shelf, **federation.options()}
+            own = {"given": store.open_tasks, **federation.options()}
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in store.events(done):
             coordinator.replay(event)

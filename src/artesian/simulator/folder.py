@@ -16,7 +16,7 @@ import artesian
 from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
 from artesian.simulator.spill import Spill, Ticket
 from artesian.simulator.table import Table
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.storage.codec import FORMAT, check_format, encode_arrays, from_tree, gather, scatter, to_json, to_tree
 from artesian.storage.files import lock_file, storage, write_file
 from artesian.storage.journal import Journal
@@ -35,7 +35,7 @@ class RunFolder:
             if self._lock is None:
                 raise RunLocked("one process works on a run", f"{path}, held by another", "wait for it, or stop it")
             (path / "snapshots").mkdir(exist_ok=True)
-        self.vault = Vault(path / "blobs")
+        self.blobs = Blobs(path / "blobs")
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -95,7 +95,7 @@ class RunFolder:
         names: set[str] = set()
 
         def put(path: str, array: np.ndarray | Ticket) -> dict[str, str]:
-            name = array.store(self.vault) if isinstance(array, Ticket) else self.vault.put(array)
+            name = array.store(self.blobs) if isinstance(array, Ticket) else self.blobs.put(array)
             names.add(name)
             return {"$blob": name}
 
@@ -105,7 +105,7 @@ class RunFolder:
         for path in self._snapshots():
             if path != target:
                 path.unlink(missing_ok=True)
-        self.vault.keep(names)
+        self.blobs.keep(names)
 
     def load(self, kind: type[T], spill: Spill | None = None) -> T | None:
         """The newest snapshot, or None where there is none yet; with a spill, a slip of it. Alike arrays are one."""
@@ -116,7 +116,7 @@ class RunFolder:
         check_format(data.get("format", 0))
 
         def get(name: str) -> np.ndarray | Ticket:
-            array = self.vault.get(name)
+            array = self.blobs.get(name)
             return array if spill is None else spill.put(array, name)
 
         try:

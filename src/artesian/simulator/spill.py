@@ -20,7 +20,7 @@ import numpy as np
 
 from artesian.core import ClientId
 from artesian.params import seal
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.storage.codec import Elsewhere
 from artesian.storage.files import storage
 from artesian.storage.nested import swapped
@@ -118,10 +118,10 @@ class Ticket(Elsewhere):
             self._spill.seen(self, array)
         return array
 
-    def store(self, vault: Vault) -> str:
-        """Have it in a vault, and return its name there; what lies there already is not even read."""
-        if not self.name or not vault.path(self.name).exists():
-            self.name = vault.put(self.take())
+    def store(self, blobs: Blobs) -> str:
+        """Have it in a folder of blobs, and return its name there; what lies there already is not even read."""
+        if not self.name or not blobs.path(self.name).exists():
+            self.name = blobs.put(self.take())
         return self.name
 
     def __del__(self) -> None:

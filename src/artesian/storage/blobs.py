@@ -13,7 +13,7 @@ from artesian.storage.codec import decode, encode_parts, fingerprint
 from artesian.storage.files import storage, sync_folder, write_file
 
 
-class Vault:
+class Blobs:
     """Arrays in a folder, each under the digest of its bytes: what did not change is not written again."""
 
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
@@ -28,8 +28,8 @@ class Vault:
             write_file(self.path(name), encode_parts("array", {"array": array}), sync=self.sync)
         return name
 
-    def adopt(self, name: str, other: Vault) -> None:
-        """Have an array of another vault in the same file system, durably where this one is."""
+    def adopt(self, name: str, other: Blobs) -> None:
+        """Have an array of another blobs in the same file system, durably where this one is."""
         path, source = self.path(name), other.path(name)
         with storage(path):
             if path.exists():

@@ -13,18 +13,18 @@ from pathlib import Path
 
 from artesian.core import ClientId, Task, Tree
 from artesian.errors import StorageError
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.storage.codec import from_tree, gather, scatter, to_tree
 from artesian.storage.files import storage
 
 
-class Shelf(MutableMapping[ClientId, Task]):
+class OpenTasks(MutableMapping[ClientId, Task]):
     """The open task of every member. Used in the writer's turn only."""
 
     def __init__(self, folder: Path) -> None:
         with storage(folder):
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier life; a snapshot or the events have it all
-        self._vault = Vault(folder, sync=False)
+        self._blobs = Blobs(folder, sync=False)
         self._records: dict[ClientId, Tree] = {}
         self._uses: Counter[str] = Counter()  # of each array, by open tasks
         self._unwritten: dict[ClientId, Task] = {}  # the disk was full: kept here until a snapshot finds room
@@ -32,7 +32,7 @@ class Shelf(MutableMapping[ClientId, Task]):
     def __getitem__(self, client: ClientId) -> Task:
         if client in self._unwritten:
             return self._unwritten[client]
-        return from_tree(Task, gather(self._records[client], "$blob", self._vault.get))
+        return from_tree(Task, gather(self._records[client], "$blob", self._blobs.get))
 
     def __setitem__(self, client: ClientId, task: Task) -> None:
         if client in self:
@@ -60,25 +60,25 @@ class Shelf(MutableMapping[ClientId, Task]):
         """Every task with the names of its arrays in their places."""
         return self._records
 
-    def settle(self, vault: Vault) -> set[str]:
-        """Have every array durable in `vault` too, and return their names."""
+    def settle(self, blobs: Blobs) -> set[str]:
+        """Have every array durable in `blobs` too, and return their names."""
         for client, task in list(self._unwritten.items()):
             self._write(client, task)
             del self._unwritten[client]
         for name in self._uses:
-            vault.adopt(name, self._vault)
+            blobs.adopt(name, self._blobs)
         return set(self._uses)
 
-    def fill(self, records: Mapping[ClientId, Tree], vault: Vault) -> None:
+    def fill(self, records: Mapping[ClientId, Tree], blobs: Blobs) -> None:
         """Put a snapshot's tasks here, each array checked against its name."""
         for client, record in records.items():
             for name in _names(record):
-                vault.get(name)
-                self._vault.adopt(name, vault)
+                blobs.get(name)
+                self._blobs.adopt(name, blobs)
             self._keep(client, record)
 
     def _write(self, client: ClientId, task: Task) -> None:
-        self._keep(client, scatter(to_tree(task), lambda _, array: {"$blob": self._vault.put(array)}))
+        self._keep(client, scatter(to_tree(task), lambda _, array: {"$blob": self._blobs.put(array)}))
 
     def _keep(self, client: ClientId, record: Tree) -> None:
         self._records[client] = record
@@ -90,7 +90,7 @@ class Shelf(MutableMapping[ClientId, Task]):
             if not self._uses[name]:
                 del self._uses[name]
                 with suppress(StorageError):  # one file too many is no harm: the next start sweeps
-                    self._vault.drop(name)
+                    self._blobs.drop(name)
 
 
 def _names(record: Tree) -> list[str]:

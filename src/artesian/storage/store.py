@@ -22,11 +22,11 @@ import numpy as np
 
 from artesian.core import Event, Snapshot, Tree
 from artesian.errors import MissingExtra, Refused, SettingError, StorageError, StoreDamaged, StoreLocked, StoreMismatch
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.storage.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
 from artesian.storage.failpoints import reach
 from artesian.storage.files import lock_file, storage, sync_folder, write_file
-from artesian.storage.open_tasks import Shelf
+from artesian.storage.open_tasks import OpenTasks
 
 try:
     import sqlalchemy as sql
@@ -78,7 +78,7 @@ class Store:
     def append(self, event: Event) -> int:
         """Make an event durable and return its number; when this returns, it may be acknowledged."""
         reach("before-blobs")
-        record = to_json(scatter(to_tree(event), lambda _, array: {"$blob": self.vault.put(array)}))
+        record = to_json(scatter(to_tree(event), lambda _, array: {"$blob": self.blobs.put(array)}))
         reach("between-blobs-and-event")
         number, chain = self.count + 1, _chained(self.chain, record)
         self._check_sound()
@@ -116,13 +116,13 @@ class Store:
         Raw uploads before it go too, unless they are kept.
         """
         assert not snapshot.given, "open tasks lie on the shelf"
-        names = self.shelf.settle(self.vault)
+        names = self.open_tasks.settle(self.blobs)
 
         def put(path: str, array: np.ndarray) -> Tree:
-            names.add(name := self.vault.put(array))
+            names.add(name := self.blobs.put(array))
             return {"$blob": name}
 
-        record = to_json({**scatter(to_tree(snapshot), put), "given": self.shelf.records})
+        record = to_json({**scatter(to_tree(snapshot), put), "given": self.open_tasks.records})
         reach("between-blobs-and-snapshot")
         row = {"events": self.count, "record": record, "chain": self.chain}
         with self._database():
@@ -132,7 +132,7 @@ class Store:
             self._db.commit()
         reach("between-snapshot-and-cleaning")
         if not keep_uploads:
-            self.vault.keep(names)
+            self.blobs.keep(names)
 
     def latest(self) -> tuple[int, Snapshot] | None:
         """The newest snapshot, with the number of events it stands for; its open tasks go to the shelf."""
@@ -143,7 +143,7 @@ class Store:
         if row is None:
             return None
         told = json.loads(row["record"])
-        self.shelf.fill(told.pop("given"), self.vault)
+        self.open_tasks.fill(told.pop("given"), self.blobs)
         return row["events"], self._value(Snapshot, {**told, "given": {}})
 
     def secrets(self) -> dict[str, str]:
@@ -187,8 +187,8 @@ class Store:
                 write_file(mark, _slot(0, _genesis(about)), private=True)
             self._mark = os.open(mark, os.O_RDWR)
             self._held.callback(os.close, self._mark)
-        self.vault = Vault(self.folder / "blobs")
-        self.shelf = Shelf(self.folder / "shelf")
+        self.blobs = Blobs(self.folder / "blobs")
+        self.open_tasks = OpenTasks(self.folder / "shelf")
         engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool, connect_args=SHARED)
         sql.event.listen(engine, "connect", _prepare)
         self._held.callback(engine.dispose)
@@ -284,7 +284,7 @@ class Store:
 
     def _value(self, kind: type[Any], record: Tree) -> Any:
         try:
-            return from_tree(kind, gather(record, "$blob", self.vault.get))
+            return from_tree(kind, gather(record, "$blob", self.blobs.get))
         except (Refused, ValueError) as error:
             raise self._damaged(f"a {kind.__name__.lower()} that cannot be read: {error}") from None
 
