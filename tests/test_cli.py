@@ -142,7 +142,7 @@ def test_one_algorithm_is_told_with_its_settings_and_its_page(name) -> None:
 
 
 def test_an_unknown_algorithm_gives_the_nearest() -> None:
-    assert "got 'cdlf'; did you mean 'cdfl'?" in fails(2, "algorithms", "cdlf")
+    assert "No algorithm is called 'cdlf'. Did you mean 'cdfl'?" in fails(2, "algorithms", "cdlf")
 
 
 def test_presets_say_how_long_they_are_and_whether_their_data_are_here(tmp_path, monkeypatch) -> None:
@@ -207,29 +207,29 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("uploads = ", "an experiment is a TOML file"),
-        ("uploads = 'many'", "uploads is a whole number"),
-        ("uploads = 0", "uploads is at least 1: got 0"),
-        ("upload = 5", "did you mean 'uploads'?"),
-        ("[algoritm]\nname='cdfl'", "did you mean 'algorithm'?"),
-        ("algorithm = 'cdfl'", "algorithm is a table"),
-        ("[algorithm]\nname = 'fedbuf'", "did you mean 'fedbuff'?"),
-        ("[algorithm]\nname = 3", "algorithm.name is a text"),
-        ("[algorithm]\nname = 'no.such:Thing'", "algorithm.name can be imported"),
-        ("[algorithm]\nbeta_0 = 1", "did you mean 'beta0'?"),
+        ("uploads = ", "is not valid TOML"),
+        ("uploads = 'many'", "uploads must be a whole number"),
+        ("uploads = 0", "uploads must be at least 1, not 0"),
+        ("upload = 5", "Did you mean 'uploads'?"),
+        ("[algoritm]\nname='cdfl'", "Did you mean 'algorithm'?"),
+        ("algorithm = 'cdfl'", "algorithm must be a table"),
+        ("[algorithm]\nname = 'fedbuf'", "Did you mean 'fedbuff'?"),
+        ("[algorithm]\nname = 3", "algorithm.name must be a text"),
+        ("[algorithm]\nname = 'no.such:Thing'", "which could not be imported"),
+        ("[algorithm]\nbeta_0 = 1", "Did you mean 'beta0'?"),
         ("[algorithm]\nbeta0 = 'big'", "algorithm.beta0"),
-        ("[algorithm]\nbeta0 = 7", "beta0 is in (0, 1]"),
-        ("[algorithm]\nname = [1]", "algorithm.name is a text"),
+        ("[algorithm]\nbeta0 = 7", "beta0 must be in (0, 1], not 7.0"),
+        ("[algorithm]\nname = [1]", "algorithm.name must be a text"),
         ("[algorithm]\nname = 'broken_module:Thing'", "SyntaxError"),
-        ("[algorithms]\ncdfl = 3", "algorithms.cdfl is a table"),
-        ("[algorithms.fedbuf]\nbuffer_size = 1", "did you mean 'fedbuff'?"),
-        ("[fleet]\nslow_share = -0.5", "slow_share is in [0, 1]: got -0.5; see docs/reference/settings.md"),
-        ("[world]\nname = 'moon'", "world.name is known"),
-        ("[world]\nclusters = 0", "clusters and clients are at least 1"),
-        ("[world]\nsamples_max = 5000", "fit into the data"),
+        ("[algorithms]\ncdfl = 3", "algorithms.cdfl must be a table"),
+        ("[algorithms.fedbuf]\nbuffer_size = 1", "Did you mean 'fedbuff'?"),
+        ("[fleet]\nslow_share = -0.5", "In [fleet]: slow_share must be in [0, 1], not -0.5."),
+        ("[world]\nname = 'moon'", "world.name is 'moon', which is unknown"),
+        ("[world]\nclusters = 0", "clusters and clients must be at least 1, but clusters = 0 and clients = 80"),
+        ("[world]\nsamples_max = 5000", "too few for proxy_images, test_images and samples_max together"),
         ("[world]\ndata = 'nowhere.npz'", "nothing at nowhere.npz"),
-        ("[model]\nhiden = 3", "did you mean 'hidden'?"),
-        ("[training]\nrate = -1", "[training] rate is above 0: got -1.0; see docs/reference/settings.md"),
+        ("[model]\nhiden = 3", "Did you mean 'hidden'?"),
+        ("[training]\nrate = -1", "In [training]: rate must be above 0, not -1.0."),
         ("[start]\nkind = 'together'", "start.kind"),
     ],
 )
@@ -249,25 +249,28 @@ def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, monkeypatc
     ("change", "words"),
     [
         ("model.hidden=0", "whole numbers from 1 on"),
-        ("model.features=3", "model.features is the data's: 64"),
-        ("model.classes=3", "model.classes is the data's: 10"),
-        ("algorithm.name=os:getcwd", "what a algorithm must be"),
-        ("algorithms.fedbuff.buffer_siz=3", "did you mean 'buffer_size'?"),
-        ("fleet.latency=inf", "latency is positive and finite"),
-        ("algorithm.beta0=nan", "beta0 is in (0, 1]: got nan"),
-        ("algorithm.update_bar=avg", "algorithm.update_bar is a number or 'ave': got 'avg'"),
-        ("algorithm.loss_scale=total", "algorithm.loss_scale is 'batch_sum', 'mean' or 'sum': got 'total'"),
-        ("algorithm.amplifier=[1, 'x']", "algorithm.amplifier.1 is a number: got 'x'"),
-        ("algorithm.clamp=1", "algorithm.clamp is true or false: got 1"),
-        ("world.clients=40.0", "world.clients is a whole number: got 40.0"),
-        ("world.clients='40'", "world.clients is a whole number: got '40'"),
-        ("world.clients=1", "no more clusters than clients: got clusters = 2, clients = 1"),
-        ("uploads=1e2", "uploads is a whole number: got 100.0"),
-        ("training.batch=0", "batch is at least 1: got 0"),
-        ("training.momentum=0.9", "momentum is for optimizer = sgd: got momentum = 0.9, optimizer = 'adam'"),
-        ("start.rate=-1", "[start] rate is above 0: got -1.0"),
-        ("start.trunk_rate=0", "[start] trunk_rate is above 0: got 0.0"),
-        ("name=' '", "name is not empty: got ' '"),
+        ("model.features=3", "model.features is 3, but the data have 64"),
+        ("model.classes=3", "model.classes is 3, but the data have 10"),
+        ("algorithm.name=os:getcwd", "is not an algorithm: str has no name"),
+        ("algorithms.fedbuff.buffer_siz=3", "Did you mean 'buffer_size'?"),
+        ("fleet.latency=inf", "latency must be positive and finite, not inf"),
+        ("algorithm.beta0=nan", "beta0 must be in (0, 1], not nan"),
+        ("algorithm.update_bar=avg", "algorithm.update_bar must be a number or 'ave', not 'avg'"),
+        ("algorithm.loss_scale=total", "algorithm.loss_scale must be 'batch_sum', 'mean' or 'sum', not 'total'"),
+        ("algorithm.amplifier=[1, 'x']", "algorithm.amplifier.1 must be a number, not 'x'"),
+        ("algorithm.clamp=1", "algorithm.clamp must be true or false, not 1"),
+        ("world.clients=40.0", "world.clients must be a whole number, not 40.0"),
+        ("world.clients='40'", "world.clients must be a whole number, not '40'"),
+        ("world.clients=1", "no more clusters than clients, but clusters = 2 and clients = 1"),
+        ("uploads=1e2", "uploads must be a whole number, not 100.0"),
+        ("training.batch=0", "batch must be at least 1, not 0"),
+        (
+            "training.momentum=0.9",
+            "momentum has an effect only with optimizer = sgd, but momentum = 0.9 and optimizer = 'adam'",
+        ),
+        ("start.rate=-1", "In [start]: rate must be above 0, not -1.0"),
+        ("start.trunk_rate=0", "In [start]: trunk_rate must be above 0, not 0.0"),
+        ("name=' '", "name must not be empty, but name = ' '"),
     ],
 )
 def test_a_mistake_in_a_change_is_named(change, words) -> None:
@@ -279,7 +282,7 @@ def test_a_mistake_in_a_change_is_named(change, words) -> None:
 
 def test_one_seed_and_many_are_not_asked_for_at_once() -> None:
     result = CliRunner().invoke(cli.app, ["simulate", "digits-2", "--seed", "0", "--seeds", "1"])
-    assert "got --seed 0 and --seeds 1; leave one of the two out" in str(result.exception)
+    assert "--seed 0 runs one seed, --seeds 1 runs seeds 0 to 0. Leave one of the two out" in str(result.exception)
 
 
 def test_a_place_for_a_run_that_cannot_be_made_is_named(tmp_path) -> None:
@@ -310,21 +313,21 @@ def test_compare_counts_every_seed_once_and_refuses_what_is_no_summary(tmp_path)
     told = CliRunner().invoke(cli.app, ["compare", str(out), str(out), str(tmp_path), "--json"])
     assert [row["seeds"] for row in json.loads(told.stdout)] == [1]
     into = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--seeds", "2", "--out", str(out)])
-    assert "which is a run" in str(into.exception)
+    assert "holds a run, and --seeds" in str(into.exception)
     (tmp_path / "copy" / "summary.json").write_text('{"algorithm": "x", "seed": "many"}')
     bad = CliRunner().invoke(cli.app, ["compare", str(tmp_path / "copy")])
-    assert "summaries that simulate wrote" in str(bad.exception)
+    assert "is not a summary of a run" in str(bad.exception)
 
 
 def test_mistakes_on_the_command_line(tmp_path) -> None:
-    assert "did you mean 'digits-4'" in fails(2, "simulate", "digit-4")
+    assert "Did you mean 'digits-4'" in fails(2, "simulate", "digit-4")
     assert "section.key=value" in fails(2, "simulate", "digits-4", "--set", "uploads")
     assert "uploads is a value" in fails(2, "simulate", "digits-4", "--set", "uploads=3", "--set", "uploads.more=3")
-    assert "no --out" in fails(2, "simulate", "digits-4", "--resume")
+    assert "--resume needs a folder" in fails(2, "simulate", "digits-4", "--resume")
     assert fails(2, "simulate")
     assert fails(2, "simulate", "digits-4", "--workers", "-1")
     assert fails(2, "nonsense")
-    assert "no run folder" in fails(2, "compare", str(tmp_path))
+    assert "No finished run" in fails(2, "compare", str(tmp_path))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     assert "not text" in fails(2, "simulate", str(tmp_path / "binary.toml"))
 

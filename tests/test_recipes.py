@@ -82,7 +82,7 @@ def test_a_client_that_lost_its_own_model_is_told_so() -> None:
 
 
 def test_an_unknown_recipe_offers_the_nearest() -> None:
-    with pytest.raises(SettingError, match="did you mean 'alone'"):
+    with pytest.raises(SettingError, match="Did you mean 'alone'"):
         recipe("alon")
 
 

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree. An error names the rule, what was got, and what to do.
+"""Everything that can go wrong, as one tree. An error says what happened, then what to do.
 
 ArtesianError
 ├── UserError                 the user's mistake: exit code 2
@@ -251,22 +251,33 @@ FAILURES: dict[type[MachineError], int] = {StorageError: 507, WorkerLost: 503}
 """That of a failure of the server's machine which may pass: nothing has changed either."""
 
 
+SUBJECT = re.compile(r"((?:every )?\w+(?:, \w+)*(?: and \w+)?) (?:is|are) ")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """What to do about an unknown name: the nearest known one, or the whole list."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    return f"Did you mean {close[0]!r}?" if close else f"Choose one of: {', '.join(names)}"
 
 
 def check(value: object, rules: Mapping[str, bool]) -> None:
-    """Refuse a value of which a rule does not hold; what is got are those of its fields that the rule names."""
+    """Refuse a value that breaks a rule, each a sentence about its fields such as "rate is above 0".
+
+    >>> from artesian.core import Plan
+    >>> Plan(rate=-1)
+    Traceback (most recent call last):
+    ValueError: rate must be above 0, not -1
+    """
     for rule, holds in rules.items():
         if not holds:
-            raise ValueError(f"{rule}: got {_named_in(rule, vars(value))}")
+            raise ValueError(_broken(rule, vars(value)))
 
 
-def _named_in(rule: str, fields: Mapping[str, object]) -> str:
+def _broken(rule: str, fields: Mapping[str, object]) -> str:
+    """What a broken rule demands, and the values of the fields that it names."""
+    demand = SUBJECT.sub(r"\1 must be ", rule, count=1) if SUBJECT.match(rule) else rule
     names = [word for word in dict.fromkeys(re.findall(r"\w+", rule)) if word in fields]
-    if len(names) == 1:
-        return repr(fields[names[0]])
-    return ", ".join(f"{name} = {fields[name]!r}" for name in names)
+    if len(names) == 1 and "must be" in demand:
+        return f"{demand}, not {fields[names[0]]!r}"
+    return f"{demand}, but {' and '.join(f'{name} = {fields[name]!r}' for name in names)}" if names else demand

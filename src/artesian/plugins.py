@@ -15,11 +15,11 @@ def imported(name: str, known: Mapping[str, Any], what: str) -> Any:
     """What `module:name` stands for; modules are found from the present folder too."""
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise SettingError(f"{what}.name is known, or module:name", repr(name), nearest(name, known))
+        raise SettingError(f"{what}.name is {name!r}, which is unknown", nearest(name, known))
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:  # the user's module may fail in any way
-        got = f"{name} ({type(error).__name__}: {error})"
-        raise SettingError(f"{what}.name can be imported", got, "check the path and the module") from None
+        problem = f"{what}.name is {name!r}, which could not be imported ({type(error).__name__}: {error})"
+        raise SettingError(problem, "Check the path and the module") from None

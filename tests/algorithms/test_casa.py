@@ -504,8 +504,8 @@ def test_wrong_settings_are_refused() -> None:
         {"alpha": 0}, {"patience": 0},
     ]  # fmt: skip
     for settings in wrong:
-        with pytest.raises(ValueError, match=r": got \S|, not \S"):
+        with pytest.raises(ValueError, match=r", (not|but) \S"):
             CASA(**settings)
     for settings in ({"s0": 2}, {"total_rounds": 0}, {"alpha0": 0}):
-        with pytest.raises(ValueError, match=r": got \S|, not \S"):
+        with pytest.raises(ValueError, match=r", (not|but) \S"):
             CASAPlus(**settings)

@@ -71,7 +71,7 @@ def test_fedprox_averages_like_fedavg_and_pulls_in_training() -> None:
     assert step.clusters["k0"].tolist() == [6]
     assert algorithm.task(now, "c0").settings == {"prox": 0.25}
     assert algorithm.fold(now, [measured("c0", vector(2), samples=0)]).clusters == {}
-    with pytest.raises(ValueError, match="mu is at least 0: got -"):
+    with pytest.raises(ValueError, match="mu must be at least 0, not -"):
         FedProx(mu=-1)
 
 

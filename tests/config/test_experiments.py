@@ -61,7 +61,7 @@ def test_an_own_algorithm_is_a_class_a_value_or_a_function(name, alpha) -> None:
 
 
 def test_a_value_of_another_name_is_refused() -> None:
-    with pytest.raises(SettingError, match="did you mean 'alpha'"):
+    with pytest.raises(SettingError, match="Did you mean 'alpha'"):
         build({"algorithm": {"name": f"{__name__}:READY", "alfa": 0.9}})
 
 
@@ -90,13 +90,13 @@ def test_a_world_of_ones_own_gets_a_model_that_fits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"uploads": 1.5}, "uploads is a whole number"),
-        ({"seed": -1}, "seed is a whole number"),
-        ({"workers": None}, "workers is a whole number"),
-        ({"changes": "uploads=5"}, "changes are a list"),
-        ({"resume": True}, "no out"),
-        ({"experiment": {"uploads": 5}}, "a preset, a file or an Experiment"),
-        ({"experiment": load("digits-2"), "changes": ["uploads=5"]}, "changes are for presets"),
+        ({"uploads": 1.5}, "uploads must be a whole number"),
+        ({"seed": -1}, "seed must be a whole number"),
+        ({"workers": None}, "workers must be a whole number"),
+        ({"changes": "uploads=5"}, "changes must be a list"),
+        ({"resume": True}, "resume needs a folder"),
+        ({"experiment": {"uploads": 5}}, "dict is not an experiment"),
+        ({"experiment": load("digits-2"), "changes": ["uploads=5"]}, "changes work with presets"),
     ],
 )
 def test_a_wrong_argument_is_named(arguments, words) -> None:
@@ -115,7 +115,7 @@ def test_an_algorithm_by_name_takes_its_own_changes_and_a_new_world_keeps_the_mo
 def test_a_finished_run_is_not_returned_twice(tmp_path) -> None:
     options = {"world": ToyWorld(2), "model": ToyModel(), "uploads": 4, "out": tmp_path / "run"}
     simulate(**options)
-    with pytest.raises(SettingError, match="finished before"):
+    with pytest.raises(SettingError, match="has finished already"):
         simulate(**options, resume=True)
 
 
@@ -130,6 +130,6 @@ def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
 
 @pytest.mark.parametrize("name", ["digits-2", "flexcfl-synthetic"])
 def test_a_scale_that_an_experiment_does_not_have_is_refused(name) -> None:
-    with pytest.raises(SettingError, match="scale is one the experiment has: got 'huge'"):
+    with pytest.raises(SettingError, match="has no scale 'huge'"):
         load(name, ["scale=huge"])
     assert load(name, ["scale=small"]).world == load(name).world

@@ -95,7 +95,7 @@ try:
 except MissingExtra as error:
     print(error)
 """
-    assert fresh(code, tmp_path) == "this needs the package torch; install it: pip install 'artesian[torch]'"
+    assert fresh(code, tmp_path) == "This needs the package torch. Install it: pip install 'artesian[torch]'."
 
 
 def test_names_of_both_kinds_are_known_without_torch() -> None:
@@ -103,11 +103,11 @@ def test_names_of_both_kinds_are_known_without_torch() -> None:
     assert isinstance(load("digits-2", ["model.name=linear"]).model, LinearRegression)
     assert isinstance(load("digits-2", ["model.framework=numpy"]).model, Perceptron)
     for changes, words in {
-        ("model.name=resnet81",): "did you mean 'resnet18'",
-        ("model.name=cnn", "model.framework=numpy"): "known: linear, mlp, softmax",
-        ("model.framework=jax",): "model.framework is numpy or torch: got 'jax'",
-        ("model.name=3",): "model.name is a text",
-        ("model.device=cpu",): "model has no setting of this name: got 'device'",
+        ("model.name=resnet81",): "Did you mean 'resnet18'",
+        ("model.name=cnn", "model.framework=numpy"): "Choose one of: linear, mlp, softmax",
+        ("model.framework=jax",): "model.framework must be numpy or torch, not 'jax'",
+        ("model.name=3",): "model.name must be a text",
+        ("model.device=cpu",): r"\[model\] has no setting 'device'",
     }.items():
         with pytest.raises(SettingError, match=words):
             load("digits-2", list(changes))
@@ -151,10 +151,10 @@ def test_a_network_takes_its_sizes_from_the_data(torch, tmp_path) -> None:
 def test_mistakes_about_networks_are_named(torch) -> None:
     for changes, words in {
         ("name=cnn",): "size = 8 is too small",
-        ("name=mclr", "classes=3"): "model.classes is the data's: 10: got 3",
-        ("name=mclr", "deviec='cpu'"): "did you mean 'device'",
+        ("name=mclr", "classes=3"): "model.classes is 3, but the data have 10",
+        ("name=mclr", "deviec='cpu'"): "Did you mean 'device'",
         ("name=mclr", "device=gpu"): "device is one of auto, cpu, cuda, mps, not 'gpu'",
-        ("name=mclr", "loss=torch.nn.functional:no"): "model.loss.name can be imported",
+        ("name=mclr", "loss=torch.nn.functional:no"): "model.loss.name is .* which could not be imported",
         ("name=mlp", "framework=torch", "hidden=[0]"): r"hidden\[0\] is a whole number from 1 on",
         ("name=mclr", "share=3"): "share",
     }.items():
@@ -192,8 +192,8 @@ def test_a_world_without_a_shape_is_guessed_at(torch) -> None:
     World.features = 16
     assert modelling._image(World()) == (1, 4, 4)
     World.features = 20
-    with pytest.raises(SettingError, match="the network takes images: got 20 numbers a sample"):
+    with pytest.raises(SettingError, match="a sample of this world is 20 numbers"):
         modelling._image(World())
     World.shape = (1, 4, 5)
-    with pytest.raises(SettingError, match="the network takes square images: got 4 x 5"):
+    with pytest.raises(SettingError, match="square images, not 4 x 5"):
         modelling._of_data("size", World())

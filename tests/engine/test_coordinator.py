@@ -544,5 +544,5 @@ def test_a_task_with_an_unknown_recipe_is_refused_before_it_is_given() -> None:
         def task(self, state, client):
             return Task({"k0": state.clusters["k0"].params}, recipe="trian")
 
-    with pytest.raises(SettingError, match="did you mean 'train'"):
+    with pytest.raises(SettingError, match="Did you mean 'train'"):
         joined(Odd())

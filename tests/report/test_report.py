@@ -85,9 +85,9 @@ def test_a_damaged_table_is_named(tmp_path) -> None:
 def test_a_table_cut_short_is_named(tmp_path) -> None:
     rows = ["1,c0,0.5,", "2,c0,0.5,"]
     assert len(read(metrics(tmp_path, rows) / "metrics.csv", "after", 2)[0]) == 2
-    with pytest.raises(StorageError, match=r"goes to upload 2, as its run: got 1 in .*metrics.csv; restore"):
+    with pytest.raises(StorageError, match=r"metrics\.csv ends at upload 1, but its run had 2\. Restore"):
         read(metrics(tmp_path, rows[:1]) / "metrics.csv", "after", 2)
-    with pytest.raises(StorageError, match="goes to upload 2, as its run: got 0"):
+    with pytest.raises(StorageError, match="ends at upload 0, but its run had 2"):
         read(metrics(tmp_path, []) / "metrics.csv", "after", 2)
     with pytest.raises(StorageError, match="numbers under 'upload' and 'after'"):
         read(metrics(tmp_path, [rows[0], "2,c0"]) / "metrics.csv", "after", 2)
@@ -206,7 +206,7 @@ def test_the_command_writes_a_page_and_replaces_only_reports(runs, tmp_path) -> 
     mine = tmp_path / "mine.html"
     mine.write_text("my own words")
     for other in (mine, tmp_path):
-        with pytest.raises(SettingError, match="nothing but a report"):
+        with pytest.raises(SettingError, match="is not a report"):
             write(finished([runs], NOBODY), other)
     assert mine.read_text() == "my own words"
 
@@ -285,5 +285,5 @@ def test_without_matplotlib_the_pip_command_is_told(runs, tmp_path, monkeypatch)
 
 def test_what_is_no_finished_run_is_refused(tmp_path) -> None:
     told = CliRunner().invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
-    assert "no run folder" in str(told.exception)
+    assert "No finished run in" in str(told.exception)
     assert tables([]) == {}

@@ -176,7 +176,7 @@ def test_nobody_is_hired_once_the_crew_ends() -> None:
 
 
 def test_a_ray_address_is_for_ray() -> None:
-    with pytest.raises(ValueError, match="ray_address is for measure = ray"):
+    with pytest.raises(ValueError, match="ray_address has an effect only with measure = ray"):
         Settings(ray_address="127.0.0.1:1")
 
 

@@ -56,16 +56,16 @@ def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "changes", "words"),
     [
-        ("[federation]\nclipp = 1", [], "did you mean 'clip'"),
-        ("[federation]\nclip = -1.0", [], "clip is above 0 and finite: got -1.0"),
-        ("[federation]\npublish_after = 0", [], "publish_after is at least 1: got 0"),
-        ("[server]\nlogs = 'json'", [], "did you mean 'log'"),
+        ("[federation]\nclipp = 1", [], "Did you mean 'clip'"),
+        ("[federation]\nclip = -1.0", [], "clip must be above 0 and finite, not -1.0"),
+        ("[federation]\npublish_after = 0", [], "publish_after must be at least 1, not 0"),
+        ("[server]\nlogs = 'json'", [], "Did you mean 'log'"),
         ("[server]\nlog = 'loud'", [], "the server.log"),
-        ("server = 3", [], r"write \[server\]"),
+        ("server = 3", [], r"Write \[server\]"),
         ("[server]\nmeasure = 'many'", [], "the server.measure"),
         ("[server]\nmeasurers = 0", [], "at least 1"),
-        ("[server]\nray_address = '10.0.0.5:6379'", [], "ray_address is for measure = ray"),
-        ("", ["world.clustres=3"], "did you mean 'clusters'"),
+        ("[server]\nray_address = '10.0.0.5:6379'", [], "ray_address has an effect only with measure = ray"),
+        ("", ["world.clustres=3"], "Did you mean 'clusters'"),
     ],
 )
 def test_a_file_with_a_mistake_says_which(tmp_path, text, changes, words) -> None:
@@ -75,7 +75,7 @@ def test_a_file_with_a_mistake_says_which(tmp_path, text, changes, words) -> Non
 
 
 def test_a_module_is_changed_in_its_module() -> None:
-    with pytest.raises(SettingError, match="changed in its module"):
+    with pytest.raises(SettingError, match="Change its module"):
         load("app:federation", ["algorithm.beta0=0.2"])
 
 

@@ -122,7 +122,7 @@ def test_tokens_are_kept_as_hashes_and_named_once(tmp_path) -> None:
     assert not tokens.allows(text, "admin")
     with pytest.raises(SettingError, match="used once"):
         tokens.make("admin", "mine")
-    with pytest.raises(SettingError, match="did you mean 'mine'"):
+    with pytest.raises(SettingError, match="Did you mean 'mine'"):
         tokens.revoke("min")
     (tmp_path / "tokens.json").write_text("{")
     with pytest.raises(StorageError, match="holds tokens"):
@@ -411,7 +411,7 @@ def test_two_servers_do_not_share_a_store(tmp_path) -> None:
     [
         (["--host", "0.0.0.0"], "plain HTTP stays on this machine"),
         (["--tls-cert", "x"], "go together"),
-        (["--set", "snapshot_evry=3"], "did you mean 'snapshot_every'?"),
+        (["--set", "snapshot_evry=3"], "Did you mean 'snapshot_every'?"),
         (["--set", "snapshot_every=0"], "at least 1"),
     ],
 )

@@ -184,14 +184,14 @@ def test_who_is_slow_late_or_leaving_is_drawn_apart_and_by_seed() -> None:
         ({"slow_share": -0.1}, "slow_share"),
         ({"leave_share": 1.1, "leave_by": 1}, "leave_share"),
         ({"late_share": float("nan"), "late_by": 1}, "late_share"),
-        ({"latency": 0}, "latency is positive"),
-        ({"latency": -1}, "latency is positive"),
-        ({"latency": 2, "latency_max": 1}, "latency_max is at least latency"),
-        ({"slow_factor": 0.5}, "slow_factor is at least 1"),
+        ({"latency": 0}, "latency must be positive"),
+        ({"latency": -1}, "latency must be positive"),
+        ({"latency": 2, "latency_max": 1}, "latency_max must be at least latency"),
+        ({"slow_factor": 0.5}, "slow_factor must be at least 1"),
         ({"leave_share": 0.1}, "leave_by"),
         ({"late_share": 0.1, "late_by": -3}, "late_by"),
-        ({"return_after": 0}, "return_after is positive"),
-        ({"return_after": -1.0}, "return_after is positive"),
+        ({"return_after": 0}, "return_after must be positive"),
+        ({"return_after": -1.0}, "return_after must be positive"),
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any], named: str) -> None:
@@ -209,7 +209,7 @@ def test_settings_at_the_edge_are_taken() -> None:
 )
 def test_what_makes_durations_is_refused_where_nothing_has_one(unused: dict[str, Any]) -> None:
     ((name, value),) = unused.items()
-    told = f"{name} is for a schedule of latencies: got {name} = {value}, schedule = 'uniform'"
+    told = f"{name} has an effect only with schedule = latency, but {name} = {value} and schedule = 'uniform'"
     with pytest.raises(ValueError, match=told):
         Fleet(**unused)
     Fleet("latency", **unused)

@@ -75,7 +75,7 @@ def test_rows_written_after_a_snapshot_are_forgotten(tmp_path: Path) -> None:
 def test_a_table_that_lost_rows_is_refused(tmp_path: Path) -> None:
     table = Table(COLUMNS, tmp_path / "t.csv")
     length = table.flush()
-    with pytest.raises(StorageError, match=r"t\.csv holds 21 bytes"):
+    with pytest.raises(StorageError, match=r"t\.csv has 20 bytes, but had 21"):
         Table(COLUMNS, tmp_path / "t.csv", length + 1)
     with pytest.raises(StorageError, match=r"gone\.csv"):
         Table(COLUMNS, tmp_path / "gone.csv", length)
@@ -143,7 +143,7 @@ def test_a_run_opens_with_its_configuration(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "note.txt").write_text("mine")
-    with pytest.raises(RunExists, match="no run folder"):
+    with pytest.raises(RunExists, match="not a run folder"):
         RunFolder.create(tmp_path, CONFIG)
     with pytest.raises(RunExists):
         RunFolder.create(tmp_path / "note.txt", CONFIG)

@@ -65,7 +65,7 @@ def test_groups_are_those_of_the_file(tmp_path: Path) -> None:
     assert here.visit(0, "bob", 0).mixture == {"k0": 1.0, "k1": 0.0}
     assert {int(x) for x in here.tests(0)["k0"].x[:, 0]} <= set(range(10, 14))
     group[0] = 2
-    with pytest.raises(SettingError, match="ann of 2 in"):
+    with pytest.raises(SettingError, match="ann is in 2 groups in"):
         Natural(save_people(tmp_path / "q.npz", group=group)).visit(0, "ann", 0)
 
 
@@ -83,7 +83,7 @@ def save_har(path: Path) -> None:
 def test_human_activities_are_found_and_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
     assert available()["har"] == ""
-    with pytest.raises(MissingData, match=r"har is the file har\.npz"):
+    with pytest.raises(MissingData, match=r"har are missing: .*har\.npz"):
         _ = Natural().names
     save_har(tmp_path / "har_uci" / "har_uci.npz")
     assert available()["har"] == str(tmp_path / "har_uci" / "har_uci.npz")
@@ -116,12 +116,12 @@ def test_a_file_of_people_that_is_unsound_is_refused(tmp_path: Path, wrong: dict
 def test_people_out_of_range_are_refused(tmp_path: Path) -> None:
     name = save_people(tmp_path / "p.npz")
     for wrong in ({"clients": 0}, {"proxy_share": 0.0}, {"proxy_share": 0.6}, {"samples_min": 2}, {"test_share": 1}):
-        with pytest.raises(ValueError, match=r": got \S"):
+        with pytest.raises(ValueError, match=r", (not|but) \S"):
             Natural(name, **wrong)
-    with pytest.raises(SettingError, match="3 of 2 with enough samples"):
+    with pytest.raises(SettingError, match="is 3, but only 2 users"):
         build({"world": {"name": "natural", "data": name, "clients": 3}})
     one = save_people(tmp_path / "one.npz", y=np.zeros(17, int))
-    with pytest.raises(SettingError, match="two classes at least"):
+    with pytest.raises(SettingError, match="one class only"):
         build({"world": {"name": "natural", "data": one}})
 
 
@@ -176,7 +176,7 @@ def test_synthetic_sizes_are_a_power_law_and_capped() -> None:
     ],
 )
 def test_synthetic_settings_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r": got \S"):
+    with pytest.raises(ValueError, match=r", (not|but) \S"):
         Synthetic(**wrong)
 
 
@@ -215,7 +215,7 @@ def test_rotated_images_take_the_four_partitions() -> None:
     three = Rotated(clusters=3, clients=6, partition="random")
     assert len({tuple(three.visit(0, c, 0).mixture.values()) for c in three.names}) == 6
     for partition in ("10:90", "30:70", "linear"):
-        with pytest.raises(ValueError, match="is of 2 clusters"):
+        with pytest.raises(ValueError, match="clusters must be 2 for the partition"):
             Rotated(clusters=3, partition=partition)
     assert not Rotated().held and Rotated(redraw=False).held
 
@@ -283,7 +283,7 @@ def test_a_regression_is_learnt() -> None:
     ],
 )
 def test_regressions_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r": got \S"):
+    with pytest.raises(ValueError, match=r", (not|but) \S"):
         Linear(**wrong)
 
 
@@ -327,7 +327,7 @@ def test_a_missing_source_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
     monkeypatch.setitem(data.IDX, "mnist", (tmp_path / "nowhere", "put it there"))
     with pytest.raises(
-        MissingData, match=r"source svhn .*write svhn\.npz .*ARTESIAN_DATA.*surrogates 'inverted:mnist'"
+        MissingData, match=r"source svhn .*Write svhn\.npz .*ARTESIAN_DATA.*surrogates 'inverted:mnist'"
     ):
         DigitWorld(("svhn",), **SMALL).proxies(0)
     with pytest.raises(MissingData, match=r"mnist\+usps .*'mnist' alone"):
@@ -349,9 +349,9 @@ def test_sources_are_joined_and_characters_left_out(tmp_path: Path, monkeypatch:
     x = np.concatenate([here.proxies(0)["k0"].x, here.tests(0)["k0"].x, here.visit(0, "c000", 0).train.x])
     usps = (np.rint(x * 255) == 70).all(axis=1)  # the mean of 30, 60 and 120
     assert 10 < usps.sum() <= 30
-    with pytest.raises(MissingData, match="labels 0 to 9"):
+    with pytest.raises(MissingData, match="more labels than the digits 0 to 9"):
         DigitWorld((str(tmp_path / "plates.npz"),), **{**SMALL, "clients": 1}).proxies(0)
-    with pytest.raises(SettingError, match="of plates together fit into the data: got 80 of 20"):
+    with pytest.raises(SettingError, match=r"have 20 images, too few for .*of plates together \(80\)"):
         DigitWorld(("plates",), **{**SMALL, "clients": 1}).proxies(0)
 
 
@@ -369,7 +369,7 @@ def test_sources_are_joined_and_characters_left_out(tmp_path: Path, monkeypatch:
     ],
 )
 def test_digit_worlds_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r": got \S"):
+    with pytest.raises(ValueError, match=r", (not|but) \S"):
         DigitWorld(**{**SMALL, **wrong})
 
 
@@ -468,7 +468,7 @@ def test_a_folder_of_images_is_a_data_set(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("pillow")
 def test_images_of_several_sizes_need_one_to_be_named(tmp_path: Path) -> None:
     name = folder(tmp_path / "m", ("a/1.png", "RGB 4 3 1"), ("a/2.png", "RGB 5 3 2"), ("b/1.png", "RGB 9 9 3"))
-    with pytest.raises(MissingData, match=r"\(3, 4\) in 1\.png, \(3, 5\) in 2\.png; write m@84"):
+    with pytest.raises(MissingData, match=r"\(3, 4\) in 1\.png, \(3, 5\) in 2\.png\. Write m@84"):
         images(name)
     assert images(f"{name}@6").x.shape == (3, 6, 6, 3)
 
@@ -477,7 +477,7 @@ def test_images_of_several_sizes_need_one_to_be_named(tmp_path: Path) -> None:
 def test_a_folder_without_sound_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match="one folder for each class"):
         images(folder(tmp_path / "flat", ("1.png", "L 2 2 1")))
-    with pytest.raises(MissingData, match=r"a picture can be read: got .*1\.png"):
+    with pytest.raises(MissingData, match=r"1\.png could not be read"):
         images(folder(tmp_path / "broken", ("a/1.png", "nonsense")))
 
 
@@ -497,7 +497,7 @@ def test_real_pictures_are_read(tmp_path: Path) -> None:
     assert found.x.shape == (4, 4, 4, 3) and found.x[:, 0, 0, 0].tolist() == [10, 11, 200, 201]
     (tmp_path / "a" / "9.png").write_bytes(b"no picture")
     images.cache_clear()
-    with pytest.raises(MissingData, match="a picture can be read"):
+    with pytest.raises(MissingData, match="could not be read"):
         images(str(tmp_path))
 
 
@@ -511,6 +511,6 @@ def test_every_world_says_what_its_turns_are() -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="no more clusters than clients"):
         Rotated(clusters=4, clients=3)
-    with pytest.raises(SettingError, match="clusters and clients are at least 1"):
+    with pytest.raises(SettingError, match="clusters and clients must be at least 1"):
         build({"world": {"clients": 0}})
     assert Rotated(clusters=1, clients=1).visit(0, "c000", 0).mixture == {"k0": 1.0}

@@ -165,7 +165,7 @@ def test_a_visit_depends_on_seed_client_and_cycle_alone(labelled: str) -> None:
 @pytest.mark.parametrize("name", ["proxy_images", "test_images", "samples_max"])
 def test_sizes_that_do_not_fit_the_data_are_refused(labelled: str, name: str) -> None:
     sizes = {"proxy_images": 30, "test_images": 40, "samples_max": 50}  # 120 together
-    with pytest.raises(SettingError, match="121 of 120 images"):
+    with pytest.raises(SettingError, match=r"have 120 images, too few for .*\(121\)"):
         world(labelled, **{**sizes, name: sizes[name] + 1}).proxies(0)
 
 
@@ -194,7 +194,7 @@ def test_sizes_that_just_fit_are_taken(labelled: str) -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(labelled: str, wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r": got \S"):
+    with pytest.raises(ValueError, match=r", (not|but) \S"):
         world(labelled, **wrong)
 
 
@@ -284,7 +284,7 @@ def test_a_data_file_makes_a_world(tmp_path: Path) -> None:
 
 def test_a_missing_file_names_the_places_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARTESIAN_DATA", raising=False)
-    with pytest.raises(MissingData, match=r"nothing at nowhere\.npz; .*ARTESIAN_DATA"):
+    with pytest.raises(MissingData, match=r"nothing at nowhere\.npz\). .*ARTESIAN_DATA"):
         find("nowhere.npz")
     monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
     with pytest.raises(MissingData, match=rf"nothing at nowhere\.npz and {tmp_path}/nowhere\.npz"):
@@ -399,7 +399,10 @@ def test_an_idx_set_keeps_its_test_set_away_from_clients(tmp_path: Path, monkeyp
         assert {round(float(v) * 255) for v in part.x[:, 0]} == {200}
     rows = [tuple(row) for part in (here.proxies(0), here.tests(0)) for row in part["k0"].x.tolist()]
     assert len(rows) == 30
-    for wrong, words in (({"test_images": 21}, "31 of 30"), ({"samples_max": 61}, "61 of 60")):
+    for wrong, words in (
+        ({"test_images": 21}, "have 30 images, too few for .*\\(31\\)"),
+        ({"samples_max": 61}, "have 60 images, too few for samples_max \\(61\\)"),
+    ):
         with pytest.raises(SettingError, match=words):
             Rotated("mnist", 1, 2, **{**sizes, **wrong}).proxies(0)
     assert available()["mnist"] == str(tmp_path / "mnist")
@@ -419,7 +422,7 @@ def test_a_missing_or_broken_idx_set_says_how_to_get_it(tmp_path: Path, monkeypa
     path = tmp_path / "fashion-mnist" / "train-labels-idx1-ubyte.gz"
     for broken in (b"", b"no gzip", gzip.compress(b"\0\0\x08\x01\0\0\0\x05abc"), gzip.compress(b"\0\0\x0d\x01")):
         path.write_bytes(broken)
-        with pytest.raises(MissingData, match="in its shape"):
+        with pytest.raises(MissingData, match="is not a sound idx file"):
             read_idx(path)
 
 
@@ -471,7 +474,7 @@ def test_own_data_by_module_and_name(tmp_path: Path, monkeypatch) -> None:
     assert (here.shape, here.features) == ((3, 2, 2), 12)
     assert here.proxies(0)["k1"].x.shape == (2, 12)
     for name in ("broken", "nothing"):
-        with pytest.raises(MissingData, match="can be imported"):
+        with pytest.raises(MissingData, match="could not be imported"):
             images(f"my_images:{name}")
     assert isinstance(images("my_images:pair"), Images)
 

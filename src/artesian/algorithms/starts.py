@@ -39,7 +39,7 @@ def different(
 def check_count(clusters: int | None) -> None:
     """One cluster at least."""
     if clusters is not None and clusters < 1:
-        raise ValueError(f"clusters is at least 1: got {clusters}")
+        raise ValueError(f"clusters must be at least 1, not {clusters}")
 
 
 def _random(layout: Layout, like: Params, count: int, seed: int) -> list[Params]:

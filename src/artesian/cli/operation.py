@@ -129,7 +129,7 @@ def client(
     from artesian.client.loop import describe, draws, learner_maker, refreshes, session_of, write_model
 
     if held and not (home / "identity.json").exists():
-        raise SettingError("--held shows the home of a client", f"none at {home}", "give its --home")
+        raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
     make = learner_maker(learner) if learner else None
     with _stoppable(home), session_of(url, token, home, held, client=name, patience=patience) as session:
         if make is not None and not held:
@@ -153,7 +153,7 @@ def token_make(
 ) -> None:
     """Make a token, and show it this once."""
     if scope not in ("enrol", "admin"):
-        raise SettingError("a scope is enrol or admin", repr(scope), "choose one")
+        raise SettingError(f"--scope must be enrol or admin, not {scope!r}")
     sys.stdout.write(_tokens(store).make(scope, name) + "\n")
 
 
@@ -241,5 +241,5 @@ def _tokens(store: Path) -> Any:
     from artesian.server.auth import Tokens
 
     if not (store / "artesian.db").exists():
-        raise SettingError("tokens belong to a store", f"no artesian.db at {store}", "serve it once first")
+        raise SettingError(f"No store in {store}: there is no artesian.db", "Serve it once first")
     return Tokens(store / "tokens.json")

@@ -59,12 +59,12 @@ def simulate(
     from artesian.config.experiments import load
 
     if resume and folder is None:
-        raise SettingError("--resume goes on with the run in --out", "no --out", "give the folder")
+        raise SettingError("--resume needs a folder", "Name the folder of the run: --out FOLDER")
     if seed is not None and seeds is not None:
-        got = f"--seed {seed} and --seeds {seeds}"
-        raise SettingError("--seed runs one seed, --seeds the seeds 0 to N-1", got, "leave one of the two out")
+        problem = f"--seed {seed} runs one seed, --seeds {seeds} runs seeds 0 to {seeds - 1}"
+        raise SettingError(problem, "Leave one of the two out")
     if seeds is not None and folder is not None and (folder / "config.json").exists():
-        raise SettingError("--seeds writes a folder of runs", f"{folder}, which is a run", "give another --out")
+        raise SettingError(f"{folder} holds a run, and --seeds writes a folder of runs", "Give another --out")
     experiment = load(source, changes or ())
     means: dict[str, Any] = {
         "workers": workers,
@@ -132,7 +132,7 @@ def algorithms(
     """List the algorithms, with their settings and defaults, or tell one."""
     known = _algorithms()
     if name is not None and name not in known:
-        raise SettingError("an algorithm that comes with Artesian has this name", repr(name), nearest(name, known))
+        raise SettingError(f"No algorithm is called {name!r}", nearest(name, known))
     rows = [_algorithm(kind) for kind in known.values() if name in (None, kind.name)]
     if as_json:
         sys.stdout.write(json.dumps(rows if name is None else rows[0]) + "\n")

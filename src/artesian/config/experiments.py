@@ -72,9 +72,9 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingError("an experiment is a TOML file", f"{error} in {source}", "mend the file") from None
+        raise SettingError(f"{source} is not valid TOML: {error}", "Fix the file") from None
     if isinstance(changes, str):
-        raise SettingError("changes are a list of section.key=value", repr(changes), "put it into a list")
+        raise SettingError(f"changes must be a list, not {changes!r}", f"Write changes=[{changes!r}]")
     tables = scaled(tables, changes)
     for change in changes:
         apply(tables, change)
@@ -86,7 +86,7 @@ def build(tables: Mapping[str, Any]) -> Experiment:
     known_keys(tables, ("name", "scale", *NUMBERS, *MORE, *TABLES, *SERVING), "the experiment")
     for table in (*TABLES, *SERVING):
         if not isinstance(tables.get(table, {}), dict):
-            raise SettingError(f"{table} is a table", repr(tables[table]), f"write [{table}]")
+            raise SettingError(f"{table} must be a table, not {tables[table]!r}", f"Write [{table}]")
     world: World = named(tables.get("world", {}), WORLDS, "world", "rotated")
     own = tables.get("algorithm", {})
     settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", "cdfl"))), **own}
@@ -112,7 +112,7 @@ def _plain_settings(tables: Mapping[str, Any]) -> dict[str, Any]:
     numbers = {name: whole(name, tables[name]) for name in NUMBERS if name in tables}
     target = tables.get("target")
     if target is not None and type(target) not in (int, float):
-        raise SettingError("target is a number", repr(target), "mend it")
+        raise SettingError(f"target must be a number, not {target!r}")
     return numbers | {name: tables[name] for name in MORE if name in tables}
 
 
@@ -120,7 +120,7 @@ def _usual(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What the table [algorithms.NAME] says about the algorithm that was chosen."""
     for other, table in tables.items():
         if not isinstance(table, dict):
-            raise SettingError(f"algorithms.{other} is a table", repr(table), f"write [algorithms.{other}]")
+            raise SettingError(f"algorithms.{other} must be a table, not {table!r}", f"Write [algorithms.{other}]")
         if ":" not in other:
             known_keys([other], ALGORITHMS, "algorithms")
             settings_of(ALGORITHMS[other], table, f"algorithms.{other}")
@@ -164,7 +164,7 @@ def simulate(
     """
     _check_arguments(seed=seed, workers=workers, uploads=uploads)
     if resume and out is None:
-        raise SettingError("resume goes on with the run in out", "no out", "give the folder")
+        raise SettingError("resume needs a folder", "Name the folder of the run: out=...")
     parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training}
     parts |= {"start": start, "shift": shift}
     given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
@@ -187,7 +187,7 @@ def simulate(
         profile=profile,
     )
     if run is None:
-        raise SettingError("a run to resume is unfinished", f"{out}, finished before", "read its summary.json")
+        raise SettingError(f"The run in {out} has finished already", "Read its summary.json")
     return run
 
 
@@ -196,7 +196,7 @@ def _replaced(
 ) -> Experiment:
     """An experiment with some of its parts replaced."""
     if changes:
-        raise SettingError("changes are for presets and files", "an Experiment", "replace its parts instead")
+        raise SettingError("changes work with presets and files, not with an Experiment", "Replace its parts instead")
     if algorithm is not None:
         given["algorithm"] = (
             named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl") if isinstance(algorithm, str) else algorithm
@@ -209,7 +209,9 @@ def _composed(
 ) -> Experiment:
     """The experiment of a preset or file, its tables read with the parts that were given in mind."""
     if source is not None and not isinstance(source, (str, Path)):
-        raise SettingError("an experiment is a preset, a file or an Experiment", type(source).__name__, "name one")
+        raise SettingError(
+            f"{type(source).__name__} is not an experiment", "Name a preset or a file, or give an Experiment"
+        )
     if isinstance(algorithm, str):
         changes = [f"algorithm.name={algorithm}", *changes]
         algorithm = None
@@ -227,24 +229,22 @@ def _composed(
 def _check_arguments(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if not (number is None and name == "uploads") and (type(number) is not int or number < 0):
-            raise SettingError(f"{name} is a whole number from 0 on", repr(number), "mend the argument")
+            raise SettingError(f"{name} must be a whole number from 0 on, not {number!r}")
 
 
 def _text(source: str | Path) -> tuple[str, str]:
     known = presets()
     if str(source) in known:
-        return str(source), (resources.files("artesian") / "config" / "presets" / f"{source}.toml").read_text(
-            encoding="utf-8"
-        )
+        return str(source), (_presets_folder() / f"{source}.toml").read_text(encoding="utf-8")
     path = Path(source)
     try:
         return path.stem, path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise SettingError("an experiment is a TOML file", f"{path}, which is not text", "name another") from None
+        raise SettingError(f"{path} is not a text file", "Name a TOML file or a preset") from None
+    except FileNotFoundError:
+        raise SettingError(f"No such file or preset: {source}", nearest(str(source), known)) from None
     except OSError as error:
-        raise SettingError(
-            "an experiment is a file or a preset", f"{source} ({error.strerror})", nearest(str(source), known)
-        ) from None
+        raise SettingError(f"{source} could not be read ({error.strerror})", "Name a TOML file or a preset") from None
 
 
 def _presets_folder() -> Traversable:

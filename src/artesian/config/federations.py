@@ -51,7 +51,9 @@ def load(source: str, changes: Sequence[str] = ()) -> tuple[Federation, Settings
     others = [change for change in changes if change not in ours]
     if ":" in source:
         if others:
-            raise SettingError("module:name is changed in its module", others[0], "give deployment settings only")
+            raise SettingError(
+                f"{others[0]} cannot change {source}", "Change its module; --set takes deployment settings here"
+            )
         settings = settings_of(Settings, table, "the server")
         return load_federation(source), settings
     tables = tables_of(source, others)
@@ -101,7 +103,10 @@ def load_federation(source: str) -> Federation:
     try:
         found = found() if callable(found) else found
     except Exception as error:  # the operator's own code may fail in any way
-        raise SettingError(f"{source} makes a Federation", f"{type(error).__name__}: {error}", "mend it") from None
+        raise SettingError(f"{source} failed ({type(error).__name__}: {error})", "Fix it, then serve again") from None
     if not isinstance(found, Federation):
-        raise SettingError("module:name is a Federation, or makes one", type(found).__name__, "see the how-to")
+        raise SettingError(
+            f"{source} is a {type(found).__name__}, not a Federation",
+            "Name a Federation, or a function without arguments that returns one",
+        )
     return found

@@ -37,7 +37,7 @@ def model_of(settings: Mapping[str, Any], world: World) -> Model:
     framework = settings.get("framework", "numpy" if name in MODELS else "torch")
     rest = {key: value for key, value in settings.items() if key not in ("name", "framework")}
     if framework not in ("numpy", "torch"):
-        raise SettingError("model.framework is numpy or torch", repr(framework), "mend the value")
+        raise SettingError(f"model.framework must be numpy or torch, not {framework!r}")
     if isinstance(name, str) and ":" in name:
         return _own_model(name, rest, world)
     if framework == "torch" and name in NETWORKS:
@@ -100,7 +100,7 @@ def _fitted(make: Callable[..., Any], rest: Mapping[str, Any], world: World) -> 
 def _check_fit(settings: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
     for key, value in sizes.items():
         if settings.get(key, value) != value:
-            raise SettingError(f"model.{key} is the data's: {value}", repr(settings[key]), "leave it out")
+            raise SettingError(f"model.{key} is {settings[key]!r}, but the data have {value}", "Leave it out")
 
 
 def _of_data(key: str, world: World) -> int:
@@ -109,7 +109,7 @@ def _of_data(key: str, world: World) -> int:
         return int(getattr(world, key))
     channels, height, width = _image(world)
     if key == "size" and height != width:
-        raise SettingError("the network takes square images", f"{height} x {width}", "crop them")
+        raise SettingError(f"The network takes square images, not {height} x {width}", "Crop them")
     return channels if key == "channels" else height
 
 
@@ -121,7 +121,10 @@ def _image(world: World) -> tuple[int, int, int]:
         side = isqrt(world.features // channels)
         if channels * side * side == world.features:
             return channels, side, side
-    raise SettingError("the network takes images", f"{world.features} numbers a sample", "give the world a shape")
+    raise SettingError(
+        f"The network takes images, but a sample of this world is {world.features} numbers",
+        "Give the world a shape: channels, height, width",
+    )
 
 
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

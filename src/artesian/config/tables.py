@@ -21,7 +21,6 @@ VERBS = {
     "model": ("layout", "start", "learner"),
 }  # what each kind of value must have at least
 USUAL = "small"  # the scale of a file as it is
-EXPLAINED = "see docs/reference/settings.md"
 WORDS = {
     "bool_type": "true or false",
     "float_type": "a number",
@@ -35,7 +34,7 @@ def parse_change(change: str) -> tuple[str, Any]:
     """`section.key=value`, where the value is TOML, or plain text."""
     place, equals, text = change.partition("=")
     if not equals or not all(part.strip() for part in place.split(".")):
-        raise SettingError("--set takes section.key=value", change, "for example --set world.clusters=4")
+        raise SettingError(f"{change!r} is not a change", "Write section.key=value, such as --set world.clusters=4")
     try:
         return place.strip(), tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
@@ -49,7 +48,9 @@ def apply(tables: dict[str, Any], change: str) -> None:
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise SettingError("--set takes section.key=value", change, f"{part} is a value, not a section")
+            raise SettingError(
+                f"{change!r} is not a change: {part} is a value, not a section", "Name the setting itself"
+            )
     table[last] = value
 
 
@@ -61,7 +62,7 @@ def scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     if scale is None or (scale == USUAL and scale not in scales):
         return tables
     if scale not in scales:
-        raise SettingError("scale is one the experiment has", repr(scale), nearest(str(scale), [USUAL, *scales]))
+        raise SettingError(f"The experiment has no scale {scale!r}", nearest(str(scale), [USUAL, *scales]))
     return _merged(tables, scales[scale])
 
 
@@ -82,7 +83,7 @@ def named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, defa
     name = settings.get("name", default)
     rest = {key: value for key, value in settings.items() if key != "name"}
     if not isinstance(name, str):
-        raise SettingError(f"{what}.name is a text", repr(name), nearest(str(name), known))
+        raise SettingError(f"{what}.name must be a text, not {name!r}", nearest(str(name), known))
     kind = known.get(name) or imported(name, known, what)
     return verified(value_of(kind, rest, what), name, what)
 
@@ -90,8 +91,9 @@ def named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, defa
 def verified(value: Any, name: str, what: str) -> Any:
     """The value, if it has the verbs of its kind."""
     if missing := [verb for verb in VERBS[what] if not hasattr(value, verb)]:
-        got = f"{type(value).__name__} without {missing[0]}"
-        raise SettingError(f"{name} is what a {what} must be", got, "see the how-to")
+        article = "an" if what == "algorithm" else "a"
+        problem = f"{name} is not {article} {what}: {type(value).__name__} has no {missing[0]}"
+        raise SettingError(problem, f"{article.capitalize()} {what} has {', '.join(VERBS[what])}")
     return value
 
 
@@ -120,7 +122,7 @@ def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 def known_keys(keys: Any, known: Any, where: str) -> None:
     for key in keys:
         if key not in known:
-            raise SettingError(f"{where} has no setting of this name", repr(key), nearest(key, known))
+            raise SettingError(f"{_place(where)} has no setting {key!r}", nearest(key, known))
 
 
 def checked(where: str, make: Callable[[], T]) -> T:
@@ -130,23 +132,29 @@ def checked(where: str, make: Callable[[], T]) -> T:
     except ValidationError as error:
         raise _mistake(where, error.errors()) from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise SettingError(f"[{where}] {error}", "", EXPLAINED) from None
+        raise SettingError(f"In {_place(where)}: {error}") from None
 
 
 def _mistake(where: str, errors: Sequence[Any]) -> SettingError:
     """The first wrong value of a table: a broken rule, or all the kinds that it could be of."""
     first = errors[0]
     if not first["loc"]:
-        return SettingError(f"[{where}] {first['msg'].removeprefix('Value error, ')}", "", EXPLAINED)
+        return SettingError(f"In {_place(where)}: {first['msg'].removeprefix('Value error, ')}")
     same = [error for error in errors if error["loc"][0] == first["loc"][0]]
     same = [error for error in same if isinstance(error["loc"][-1], int)] or same  # rather what is wrong in a list
     place = ".".join([where, *(str(part) for part in same[0]["loc"] if part == first["loc"][0] or type(part) is int)])
     kinds = [WORDS.get(error["type"]) or error.get("ctx", {}).get("expected") for error in same]
-    rule = f"{place} is {' or '.join(dict.fromkeys(kinds))}" if all(kinds) else f"{place}: {first['msg']}"
-    return SettingError(rule, repr(same[0]["input"]), EXPLAINED)
+    if not all(kinds):
+        return SettingError(f"{place}: {first['msg']}, not {same[0]['input']!r}")
+    return SettingError(f"{place} must be {' or '.join(dict.fromkeys(kinds))}, not {same[0]['input']!r}")
+
+
+def _place(where: str) -> str:
+    """Where a setting stands: a table of the file, or what has no table."""
+    return where if " " in where else f"[{where}]"
 
 
 def whole(name: str, value: Any) -> int:
     if type(value) is not int:
-        raise SettingError(f"{name} is a whole number", repr(value), "mend the value")
+        raise SettingError(f"{name} must be a whole number, not {value!r}")
     return value

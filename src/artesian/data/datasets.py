@@ -28,8 +28,8 @@ from artesian.execution.shared_memory import once
 VARIABLE = "ARTESIAN_DATA"  # a folder in which data are looked for
 DEBIAN = Path("/usr/share/datasets")
 IDX = {  # sets of four idx files: where else they may be, and how to get them
-    "fashion-mnist": (DEBIAN / "fashion-mnist", "apt-get install dataset-fashion-mnist (Debian)"),
-    "mnist": (DEBIAN / "mnist", "put its four idx files into a folder named mnist"),
+    "fashion-mnist": (DEBIAN / "fashion-mnist", "Install them: apt-get install dataset-fashion-mnist (Debian)"),
+    "mnist": (DEBIAN / "mnist", "Put the four idx files into a folder named mnist"),
 }
 FIRST_IDX = "train-images-idx3-ubyte"  # or the same with .gz; a folder with it has the other three
 NPZ = {  # sets of one .npz file: its places below ARTESIAN_DATA
@@ -73,7 +73,7 @@ def classes_of(name: str) -> int:
     """The number of classes of a set; one alone leaves nothing to learn."""
     y = images(name).y
     if len(np.unique(y)) < 2:
-        raise SettingError("data to learn from have two classes at least", f"one in {name}", "choose other data")
+        raise SettingError(f"{name} has one class only, so there is nothing to learn", "Choose other data")
     return int(y.max()) + 1
 
 
@@ -140,9 +140,9 @@ def find(name: str) -> Path:
         return place
     looked = " and ".join(str(place) for place in _places(name))
     raise MissingData(
-        f"data are {', '.join(map(repr, ('digits', *IDX, *NPZ)))}, an .npz file, a folder of images or module:name",
-        f"nothing at {looked}",
-        "give the path of the file, or set ARTESIAN_DATA to its folder",
+        f"No such data: {name} (nothing at {looked})",
+        f"Name one of {', '.join(('digits', *IDX, *NPZ))}, an .npz file, a folder of images or module:name, "
+        f"or set {VARIABLE} to the folder of the file",
     )
 
 
@@ -153,9 +153,11 @@ def find_named(name: str) -> Path:
         if (path := Path(str(folder)) / place).is_file():
             return path
     raise MissingData(
-        f"{name} is the file {NPZ[name][-1]}",
-        f"none at {' or '.join(NPZ[name])} in {folder}" if folder else "no ARTESIAN_DATA",
-        f"write {NPZ[name][-1]} (the guide to own data says how) and set ARTESIAN_DATA to its folder",
+        f"The data {name} are missing: no {' or '.join(NPZ[name])} in {folder}"
+        if folder
+        else f"The data {name} are missing: {VARIABLE} is not set",
+        f"Write {NPZ[name][-1]} with the arrays {'x, y and user' if name == 'har' else 'x and y'}, and set {VARIABLE} "
+        "to its folder",
     )
 
 
@@ -167,7 +169,7 @@ def find_folder(name: str) -> Path:
         if _idx(place, FIRST_IDX):
             return place
     looked = " and ".join(str(place) for place in places)
-    raise MissingData(f"{name} is four idx files in a folder", f"none at {looked}", f"{remedy}, or set ARTESIAN_DATA")
+    raise MissingData(f"The data {name} are missing: no idx files at {looked}", f"{remedy}, or set {VARIABLE}")
 
 
 def _idx(folder: Path, name: str) -> Path | None:
@@ -181,7 +183,9 @@ def _read_idx(folder: Path) -> Images:
         for kind in ("images-idx3", "labels-idx1"):
             path = _idx(folder, f"{part}-{kind}-ubyte")
             if path is None:
-                raise MissingData("an idx set has four files", f"no {part}-{kind}-ubyte in {folder}", "fetch it anew")
+                raise MissingData(
+                    f"{folder} has no {part}-{kind}-ubyte", "Download it again: an idx set has four files"
+                )
             parts[part, kind] = read_idx(path)
     x = np.concatenate([parts["t10k", "images-idx3"], parts["train", "images-idx3"]])
     y = np.concatenate([parts["t10k", "labels-idx1"], parts["train", "labels-idx1"]]).astype(np.int64)
@@ -199,7 +203,7 @@ def read_idx(path: Path) -> np.ndarray:
             raise ValueError(f"{len(found)} bytes for the shape {shape}")
         return found.reshape(shape)
     except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
-        raise MissingData("an idx file holds bytes in its shape", f"{error} in {path}", "fetch it anew") from None
+        raise MissingData(f"{path} is not a sound idx file ({error})", "Download it again") from None
 
 
 def _imported(name: str) -> Images:
@@ -213,8 +217,8 @@ def _imported(name: str) -> Images:
     except MissingData:
         raise
     except Exception as error:  # the user's module may fail in any way
-        got = f"{name} ({type(error).__name__}: {error})"
-        raise MissingData("world.data can be imported", got, "check the path and the module") from None
+        problem = f"world.data is {name!r}, which could not be imported ({type(error).__name__}: {error})"
+        raise MissingData(problem, "Check the path and the module") from None
 
 
 def _taken(found: Any, name: str) -> Images:
@@ -251,7 +255,7 @@ def _read_npz(path: Path, digits: bool = False) -> Images:
                 x, y = (np.concatenate([file[f"{part}_test"], file[f"{part}_train"]]) for part in "xy")
                 return _checked(x, y, str(path), len(file["y_test"]))
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise MissingData("a data file is .npz with arrays x and y", f"{error} in {path}", "write it anew") from None
+        raise MissingData(f"{path} is not an .npz file with the arrays x and y ({error})", "Write it again") from None
 
 
 def _digits_of(file: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -266,17 +270,16 @@ def _read_folder(folder: Path, side: int | None = None) -> Images:
     files = [(path, i) for i, kind in enumerate(kinds) for path in sorted(kind.iterdir()) if _is_picture(path)]
     if not files:
         raise MissingData(
-            "a folder of images holds one folder for each class, with .png or .jpg files",
-            f"nothing at {folder}/*/*.png",
-            "give the folder above the classes",
+            f"{folder} holds no images: nothing at {folder}/*/*.png",
+            "Name the folder above the classes: it holds one folder for each class, with .png or .jpg files",
         )
     colour = any(_is_colour(path) for path, _ in files[:: max(1, len(files) // 50)])  # some fifty of them tell
     x = [_picture(path, "RGB" if colour else "L", side) for path, _ in files]
     if odd := next((i for i, image in enumerate(x) if image.shape != x[0].shape), None):
         raise MissingData(
-            "images of a folder have one size",
+            "Images differ in size: "
             f"{x[0].shape[:2]} in {files[0][0].name}, {x[odd].shape[:2]} in {files[odd][0].name}",
-            f"write {folder.name}@84 to make all of them 84 x 84",
+            f"Write {folder.name}@84 to make all of them 84 x 84",
         )
     return _checked(np.stack(x), np.array([i for _, i in files]), str(folder))
 
@@ -298,7 +301,7 @@ def _open(path: Path) -> Any:
     try:
         return Image.open(path)
     except (OSError, ValueError) as error:
-        raise MissingData("a picture can be read", f"{path} ({error})", "fetch it anew") from None
+        raise MissingData(f"{path} could not be read ({error})", "Replace it") from None
 
 
 def _picture(path: Path, mode: str, side: int | None) -> np.ndarray:
@@ -307,7 +310,7 @@ def _picture(path: Path, mode: str, side: int | None) -> np.ndarray:
             image = opened.convert(mode)
             return np.asarray(image.resize((side, side)) if side else image, np.uint8)
         except (OSError, ValueError) as error:
-            raise MissingData("a picture can be read", f"{path} ({error})", "fetch it anew") from None
+            raise MissingData(f"{path} could not be read ({error})", "Replace it") from None
 
 
 def _checked(x: np.ndarray, y: np.ndarray, path: str, tests: int = 0) -> Images:
@@ -315,8 +318,8 @@ def _checked(x: np.ndarray, y: np.ndarray, path: str, tests: int = 0) -> Images:
     shaped = numbers and x.ndim in (3, 4) and x.size > 0 and y.shape == (len(x),)
     if not shaped or y.min() < 0 or y.max() >= len(y):
         raise MissingData(
-            "x is images x height x width [x channels], y one label for each, from 0 on and fewer than images",
-            f"x of {x.dtype} and shape {x.shape}, y of {y.dtype} and shape {y.shape} in {path}",
-            "write it anew",
+            f"{path} does not hold images with labels: "
+            f"x is {x.dtype} of shape {x.shape}, y is {y.dtype} of shape {y.shape}",
+            "Write it again: x is images x height x width [x channels], y one label for each, from 0 on",
         )
     return Images(x if x.dtype == np.uint8 else x.astype(np.float32), y.astype(np.int64), tests)

@@ -42,15 +42,15 @@ def _read_people(path: Path) -> People:
                 group = file["group"] if "group" in file else np.zeros(len(y), np.int64)
     except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise MissingData(
-            "a file of people is .npz with arrays x, y and user", f"{error} in {path}", "write it anew"
+            f"{path} is not an .npz file with the arrays x, y and user ({error})", "Write it again"
         ) from None
     labels = y.dtype.kind in "iu" and group.dtype.kind in "iu" and user.dtype.kind in "iuU"
     one_each = all(part.shape == (len(x),) for part in (y, user, group))
     if not (labels and one_each and x.dtype.kind in "fiub" and x.ndim in (2, 3, 4) and x.size and y.min() >= 0):
         raise MissingData(
-            "x is rows of numbers or images; y, user and group say one thing for each, y a label from 0 on",
-            f"{', '.join(f'{a.dtype} of shape {a.shape}' for a in (x, y, user, group))} in {path}",
-            "write it anew",
+            f"{path} does not hold samples of users: x, y, user and group are "
+            + ", ".join(f"{a.dtype} of shape {a.shape}" for a in (x, y, user, group)),
+            "Write it again: x is rows of numbers or images; y (a label from 0 on), user and group one for each",
         )
     found = x if x.dtype == np.uint8 else x.astype(np.float32)
     return People(found, y.astype(np.int64), user.astype(str), group.astype(np.int64))

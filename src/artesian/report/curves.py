@@ -80,10 +80,10 @@ def read(path: Path, column: str, uploads: int) -> tuple[np.ndarray, np.ndarray]
             rows = np.array([(float(at), float("nan" if value == "" else value)) for at, value in cells])
         except (KeyError, TypeError, ValueError, csv.Error) as error:
             raise StorageError(
-                f"the table holds numbers under 'upload' and {column!r}", f"{error} in {path}", "restore the file"
+                f"{path} does not hold numbers under 'upload' and {column!r} ({error})", "Restore the file"
             ) from None
     rows = rows.reshape(-1, 2)
     last = rows[-1, 0] if len(rows) else 0
     if last != uploads:
-        raise StorageError(f"a table goes to upload {uploads}, as its run", f"{last:.0f} in {path}", "restore the file")
+        raise StorageError(f"{path} ends at upload {last:.0f}, but its run had {uploads}", "Restore the file")
     return rows[:, 0], rows[:, 1]

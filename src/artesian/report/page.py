@@ -51,7 +51,7 @@ def write(runs: Sequence[Finished], target: Path) -> None:
     """Write the page; a file that is no report is left alone."""
     with storage(target):
         if target.exists() and not (target.is_file() and target.read_bytes().startswith(MARK.encode())):
-            raise SettingError("a report replaces nothing but a report", str(target), "give another --out")
+            raise SettingError(f"{target} exists and is not a report", "Give another --out")
         target.parent.mkdir(parents=True, exist_ok=True)
     write_file(target, page(runs).encode())
 
@@ -107,7 +107,7 @@ def _differs(key: str, all_settings: Iterable[Mapping[str, Any]]) -> bool:
 def _experiment(run: Finished) -> Mapping[str, Any]:
     found = read_json(run.folder / "config.json").get("experiment")
     if not isinstance(found, dict):
-        raise SettingError("config.json of a run holds its experiment", f"none in {run.folder}", "restore the file")
+        raise SettingError(f"config.json in {run.folder} has no experiment", "Restore the file")
     return found
 
 

@@ -58,10 +58,9 @@ def finished(places: Sequence[Path], say: Callable[[str], None]) -> list[Finishe
 def _summaries(place: Path) -> list[Path]:
     found = [place / "summary.json"] if (place / "summary.json").is_file() else sorted(place.glob("**/summary.json"))
     if not found:
-        state = "unfinished: go on with --resume" if (place / "config.json").is_file() else "no run folder"
-        raise SettingError(
-            "compare and report take finished runs", f"{place} ({state})", "name a folder `simulate` wrote"
-        )
+        if (place / "config.json").is_file():
+            raise SettingError(f"The run in {place} is unfinished", "Finish it: simulate ... --resume")
+        raise SettingError(f"No finished run in {place}", "Name a folder that simulate wrote")
     return found
 
 
@@ -82,7 +81,7 @@ def _checked(path: Path, told: Summary) -> Summary:
     """A summary that can be compared, or a word about why not."""
     numbers = [told.get(key, "") for key in (*COLUMNS, "uploads", "seed")]
     if not all(value is None or isinstance(value, (int, float)) for value in numbers):
-        raise SettingError("compare and report take summaries that simulate wrote", str(path), "run it again")
+        raise SettingError(f"{path} is not a summary of a run", "Run it again")
     return told
 
 

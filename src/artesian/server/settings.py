@@ -36,7 +36,7 @@ class Settings:
             "part_bytes is at least 0": self.part_bytes >= 0,
             "bytes_in_flight, slowest and grace are positive": min(self.bytes_in_flight, self.slowest, self.grace) > 0,
             "uploads_per_minute is positive": self.uploads_per_minute is None or self.uploads_per_minute > 0,
-            "ray_address is for measure = ray": self.ray_address is None or self.measure == "ray",
+            "ray_address has an effect only with measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
         }
         check(self, rules)

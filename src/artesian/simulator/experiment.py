@@ -46,14 +46,14 @@ class Experiment:
         counts = {f"{name} is at least 1": getattr(self, name) is None or getattr(self, name) >= 1 for name in COUNTS}
         rules = {
             **counts,
-            "name is not empty": bool(self.name.strip()),
+            "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
         check(self, rules)
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
-        check(plan, {"momentum is for optimizer = sgd": not plan.momentum or plan.optimizer == "sgd"})
+        check(plan, {"momentum has an effect only with optimizer = sgd": not plan.momentum or plan.optimizer == "sgd"})
         if not len(self.world.names):
-            raise ValueError("a world has a client at least, and this one has none")
+            raise ValueError("The world has no clients")
         if self.shift.kind != "own":
             plain = self.world.world if isinstance(self.world, Shifted) else self.world
             object.__setattr__(self, "world", Shifted(plain, self.shift))
@@ -83,16 +83,14 @@ class Experiment:
         clients, pace = len(self.world.names), self.algorithm.pace()
         wanted = getattr(pace, "quorum", None) or getattr(pace, "size", None) or 1
         if wanted > clients:
-            raise SettingError(
-                "a round's cohort fits into the fleet", f"{wanted} of {clients} clients", "lower clients_per_round"
-            )
+            raise SettingError(f"A round needs {wanted} clients, but there are {clients}", "Lower clients_per_round")
 
     def check_run(self, seed: int) -> None:
         """A run of it folds at least once, and its proxy sets are as large as the sample of them."""
         batch, flushed = getattr(self.algorithm.pace(), "batch", 1), getattr(self.algorithm, "flush_on_stop", False)
         if self.rounds is None and batch > self.uploads and not flushed:
-            got = f"{batch} uploads to a fold, and {self.uploads} in all"
-            raise SettingError("a run folds at least once", got, "raise uploads, or lower buffer_size")
+            problem = f"A fold needs {batch} uploads, but the run has {self.uploads} in all"
+            raise SettingError(problem, "Raise uploads, or lower buffer_size")
         if self.proxy_sample is not None:
             check_size(self.world.proxies(seed), self.proxy_sample)
 
@@ -102,7 +100,9 @@ class Experiment:
         try:
             described: dict[str, Any] = json.loads(json.dumps(told, allow_nan=False))
         except (TypeError, ValueError) as error:
-            raise SettingError("settings are numbers, texts and lists of them", str(error), "mend the field") from None
+            raise SettingError(
+                f"A setting is neither a number nor a text nor a list of them ({error})", "Change it"
+            ) from None
         return described
 
     def _describe(self) -> dict[str, Any]:

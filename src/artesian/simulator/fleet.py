@@ -52,7 +52,11 @@ class Fleet:
         check(self, rules)
         timed = self.schedule == "latency"
         check(
-            self, {f"{n} is for a schedule of latencies": timed or getattr(self, n) == getattr(Fleet, n) for n in TIMES}
+            self,
+            {
+                f"{n} has an effect only with schedule = latency": timed or getattr(self, n) == getattr(Fleet, n)
+                for n in TIMES
+            },
         )
 
 

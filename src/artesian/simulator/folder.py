@@ -33,7 +33,7 @@ class RunFolder:
         with storage(path):
             self._lock = lock_file(path / "lock")
             if self._lock is None:
-                raise RunLocked("one process works on a run", f"{path}, held by another", "wait for it, or stop it")
+                raise RunLocked(f"Another process works on the run in {path}", "Wait for it, or stop it")
             (path / "snapshots").mkdir(exist_ok=True)
         self.blobs = Blobs(path / "blobs")
 
@@ -44,9 +44,8 @@ class RunFolder:
             if path.exists() and not _is_fresh(path):
                 run = (path / "config.json").exists()
                 raise RunExists(
-                    "a run has a folder of its own",
-                    f"{path}, which {'holds a run' if run else 'exists and is no run folder'}",
-                    "give another --out, or --resume" if run else "give another --out",
+                    f"{path} holds a run already" if run else f"{path} exists and is not a run folder",
+                    "Give another --out, or --resume" if run else "Give another --out",
                 )
             path.mkdir(parents=True, exist_ok=True)
         write_file(path / "config.json", json.dumps(config, indent=2).encode())
@@ -123,7 +122,7 @@ class RunFolder:
             return from_tree(kind, gather(data.get("checkpoint"), "$blob", cache(get)))
         except BadFormat as error:
             raise StorageError(
-                f"{paths[-1].name} is a snapshot", str(error), "restore the file, or begin anew elsewhere"
+                f"{paths[-1]} is not a snapshot. {error.problem}", "Restore the file, or start again with another --out"
             ) from None
 
     def finish(self, summary: Mapping[str, Any], models: Mapping[str, Mapping[str, np.ndarray]]) -> None:
@@ -157,9 +156,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except ValueError as error:
-        raise StorageError("a run folder holds JSON files", f"{error} in {path}", "restore the file") from None
+        raise StorageError(f"{path} is not valid JSON: {error}", "Restore the file") from None
     if not isinstance(data, dict):
-        raise StorageError("the file holds a JSON object", str(path), "restore the file")
+        raise StorageError(f"{path} does not hold a JSON object", "Restore the file")
     return data
 
 

@@ -80,7 +80,7 @@ def converged_at(
 
 def _check_pairs(one: Sequence[object], two: Sequence[object]) -> None:
     if len(one) != len(two):
-        raise ValueError(f"there is one for each, not {len(one)} and {len(two)}")
+        raise ValueError(f"both lists must have the same length, not {len(one)} and {len(two)}")
 
 
 def _numbers(names: Sequence[Hashable]) -> list[int]:

@@ -31,8 +31,8 @@ def check_size(samples: Mapping[ClusterId, Samples], size: int | None) -> None:
     """Refuse a sample that is larger than every proxy set: it would be no sample."""
     largest = max(map(len, samples.values()), default=0)
     if size is not None and size > largest:
-        got = f"{size} of {largest} samples"
-        raise SettingError("proxy_sample is at most what a proxy set holds", got, "lower it, or leave it out")
+        problem = f"proxy_sample is {size}, but the largest proxy set has {largest} samples"
+        raise SettingError(problem, "Lower it, or leave it out")
 
 
 def _some(samples: Samples, size: int | None, seed: int, cluster: ClusterId) -> Samples:

@@ -138,10 +138,9 @@ class Simulation:
         if moment is None:
             state, desk = self.coordinator.state, self.coordinator.desk
             raise Stalled(
-                "a run goes on while somebody can upload",
-                f"{self._done()} of {self._planned} {self._unit} with {state.present} clients "
-                f"present and {len(desk.waiting)} waiting",
-                "let fewer clients leave, or lower clients_per_round",
+                f"No client can upload any more: {self._done()} of {self._planned} {self._unit} are done, "
+                f"{state.present} clients are present, {len(desk.waiting)} wait for others",
+                "Let fewer clients leave, or lower clients_per_round",
             )
         match moment.kind:
             case "join":
@@ -215,9 +214,8 @@ class Simulation:
         self._late_in_a_row += 1
         if self._late_in_a_row > 20 * len(self.world.names):
             raise Stalled(
-                "a run goes on while somebody uploads in time",
-                f"{self._late_in_a_row} trainings in a row that came too late",
-                "raise patience, or shorten the latency",
+                f"{self._late_in_a_row} trainings in a row came too late",
+                "Raise patience, or lower the latency",
             )
 
     def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
@@ -385,9 +383,8 @@ class Simulation:
         self._late_in_a_row = checkpoint.late_in_a_row
         if self.journal.count < checkpoint.journal:
             raise JournalDamaged(
-                f"the journal holds {checkpoint.journal} records at least",
-                f"{self.journal.count} in {self.journal.path}",
-                "restore the file",
+                f"{self.journal.path} has {self.journal.count} records, but had {checkpoint.journal} before",
+                "Restore the file",
             )
         self.journal.cut(checkpoint.journal)
         self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)

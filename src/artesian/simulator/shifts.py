@@ -41,9 +41,11 @@ class Shift:
             "p is between 0 and 1": 0 <= self.p <= 1,
             "steps is at least 1": self.steps >= 1,
             "every is at least 1": self.every is None or self.every >= 1,
-            "p is for a kind that swaps": self.p == Shift.p or self.kind.startswith("swap"),
-            "steps is for a kind that is incremental": self.steps == Shift.steps or self.kind.startswith("incremental"),
-            "every is for a kind other than own and none": self.every is None or self.kind not in ("own", "none"),
+            "p has an effect only with a kind that swaps": self.p == Shift.p or self.kind.startswith("swap"),
+            "steps has an effect only with an incremental kind": self.steps == Shift.steps
+            or self.kind.startswith("incremental"),
+            "every has an effect only with a kind other than own and none": self.every is None
+            or self.kind not in ("own", "none"),
         }
         check(self, rules)
 
@@ -74,15 +76,19 @@ class Shifted:
 
     def __post_init__(self) -> None:
         if isinstance(self.world, Shifted):
-            raise ValueError("a world is shifted once: give the plain one")
+            raise ValueError("This world is shifted already: shift the plain one")
         if type(self.world).__hash__ is None:
-            raise ValueError(f"a world to be shifted is a frozen dataclass, and {_called(self.world)} cannot be hashed")
+            raise ValueError(
+                f"{_called(self.world)} cannot be shifted, because it cannot be hashed: make it a frozen dataclass"
+            )
         if self.shift.kind == "redraw" and not _redraws(self.world):
-            raise ValueError(f"the shift redraw is for worlds that can draw anew, and {_called(self.world)} is held")
+            raise ValueError(
+                f"The shift redraw needs a world that draws new data, and those of {_called(self.world)} never change"
+            )
         if self.shift.kind == "swap-part" and self.world.classes < 2:
-            raise ValueError(f"the shift swap-part exchanges labels, and {_called(self.world)} has none")
+            raise ValueError(f"The shift swap-part exchanges labels, and {_called(self.world)} has none")
         if self.shift.kind.startswith("swap") and len(self.world.names) < 2:
-            raise ValueError("clients who swap are two at least, and there is one")
+            raise ValueError("Swapping needs at least two clients, and there is one")
 
     @property
     def turns(self) -> str:

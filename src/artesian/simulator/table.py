@@ -90,7 +90,7 @@ class Table:
             if there >= length:
                 os.truncate(self.path, length)
         if there < length:
-            raise StorageError(f"{self.path.name} holds {length} bytes at least", str(there), "restore the file")
+            raise StorageError(f"{self.path.name} has {there} bytes, but had {length} before", "Restore the file")
 
 
 def _cell(column: str, text: str) -> Cell:

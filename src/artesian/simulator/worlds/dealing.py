@@ -95,9 +95,8 @@ def topped_up(hands: list[Rows], least: int) -> list[Rows]:
     """No hand below `least`: it takes from the end of whichever is the largest, until it has them."""
     if sum(map(len, hands)) < least * len(hands):
         raise SettingError(
-            f"every client has {least} samples at least",
-            f"{sum(map(len, hands))} for {len(hands)} clients",
-            "let there be fewer clients, or lower samples_min, proxy_images or test_images",
+            f"{len(hands)} clients need {least} samples each, but there are {sum(map(len, hands))} in all",
+            "Use fewer clients, or lower samples_min, proxy_images or test_images",
         )
     for i in range(len(hands)):
         while len(hands[i]) < least:

@@ -51,12 +51,17 @@ class DigitWorld:
         check(
             self,
             {
-                "there are sources, each named once": 0 < len(self.sources) == len(set(self.sources)),
-                "there is a source at least, and no more sources than clients": 1 <= len(self.sources) <= self.clients,
+                "every source must have a name of its own in sources": 0 < len(self.sources) == len(set(self.sources)),
+                "sources must name at least one source, and no more than there are clients": 1
+                <= len(self.sources)
+                <= self.clients,
                 "size is from 4 to 512": 4 <= self.size <= 512,
                 "channels are 1 or 3": self.channels in (1, 3),
-                "1 <= samples_min <= samples_max": 1 <= self.samples_min <= self.samples_max,
-                "0 <= main_share_min <= main_share_max <= 1": 0 <= self.main_share_min <= self.main_share_max <= 1,
+                "samples_min is at least 1 and at most samples_max": 1 <= self.samples_min <= self.samples_max,
+                "main_share_min and main_share_max are from 0 to 1, in this order": 0
+                <= self.main_share_min
+                <= self.main_share_max
+                <= 1,
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
                 "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
             },
@@ -126,12 +131,12 @@ def _sets(source: str) -> list[Images]:
         sets = [images(name) for name in source.removeprefix(INVERTED).split("+")]
     except MissingData as error:
         raise MissingData(
-            f"digit-world lacks its source {source}: {error.problem}",
-            f"{error.remedy}; or name others in world.sources, such as 'mnist' alone, or the surrogates "
+            f"The source {source} of digit-world is missing. {error.problem}",
+            f"{error.remedy}. Or name other sources in world.sources, such as 'mnist' alone, or the surrogates "
             "'inverted:mnist' and 'digits'",
         ) from None
     if any(found.y.max() > 9 for found in sets):
-        raise MissingData("a source of digit-world has the labels 0 to 9", f"more in {source}", "name another")
+        raise MissingData(f"{source} has more labels than the digits 0 to 9", "Name another source")
     return sets
 
 

@@ -50,12 +50,12 @@ class LabelGroups:
             self,
             {
                 "clients is at least 1": self.clients >= 1,
-                "there are groups, and each has labels from 0 on": (
+                "groups must hold at least one group, each with labels from 0 on": (
                     len(self.groups) > 0 and all(self.groups) and min(labels, default=0) >= 0
                 ),
-                "groups have labels of their own": len(set(labels)) == len(labels),
+                "groups must not share labels": len(set(labels)) == len(labels),
                 "there are no more groups than clients": self.iid or len(self.groups) <= self.clients,
-                "shares are positive, one for each group, or none": (
+                "shares are positive, and as many as groups or none": (
                     not self.shares or (len(self.shares) == len(self.groups) and min(self.shares) > 0)
                 ),
                 "dirichlet is positive": 0 < self.dirichlet < float("inf"),
@@ -64,7 +64,7 @@ class LabelGroups:
             },
         )
         if not self.iid and min(self._sizes) < 1:
-            raise ValueError(f"every group has a client: shares leave {self._sizes.tolist()} of {self.clients}")
+            raise ValueError(f"shares must leave every group a client, not {self._sizes.tolist()} of {self.clients}")
 
     @property
     def names(self) -> Sequence[ClientId]:
@@ -173,9 +173,7 @@ def _by_groups(world: LabelGroups, seed: int) -> Deal:
     held = stock(world.data, seed, world.proxy_images, world.test_images)
     groups = (tuple(held.labels),) if world.iid else world.groups
     if unknown := {label for group in groups for label in group} - set(held.labels):
-        raise SettingError(
-            "labels of groups are in the data", f"{min(unknown)}, not among {held.labels}", "mend groups"
-        )
+        raise SettingError(f"groups names the label {min(unknown)}, but the data have {held.labels}", "Change groups")
     sizes = [world.clients] if world.iid else world._sizes.tolist()
     hands: dict[ClientId, Rows] = {}
     group_of: dict[ClientId, int] = {}
@@ -211,7 +209,7 @@ def _by_few_classes(world: FewClasses, seed: int) -> Deal:
     held = stock(world.data, seed, world.proxy_images, world.test_images)
     labels, per_client = held.labels, world.classes_per_client
     if per_client > len(labels):
-        raise SettingError("classes_per_client are in the data", f"{per_client} of {len(labels)}", "lower it")
+        raise SettingError(f"classes_per_client is {per_client}, but the data have {len(labels)} classes", "Lower it")
     sets = [[labels[(i + j) % len(labels)] for j in range(per_client)] for i in range(len(labels))]
     sets = sets[:1] if per_client == len(labels) else sets[: world.clients]
     group_of = {client: i % len(sets) for i, client in enumerate(world.names)}
@@ -246,9 +244,8 @@ def _power_law(rows: int, floors: Sequence[int], weights: Sequence[float], label
     spare = rows - sum(floors)
     if spare < 0:
         raise SettingError(
-            f"every client has its samples_min, {sum(floors)} images of the label {label} in all",
-            f"{rows} images",
-            "let there be fewer clients, or lower samples_min",
+            f"samples_min needs {sum(floors)} images of the label {label}, but there are {rows}",
+            "Use fewer clients, or lower samples_min",
         )
     shares = np.array(weights) / sum(weights)
     return np.array(floors) + nearest_counts(shares, spare)

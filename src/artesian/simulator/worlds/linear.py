@@ -48,10 +48,10 @@ class Linear:
                 "there are no more clusters than clients": self.clusters <= self.clients,
                 **partition_rule(self.partition, self.clusters),
                 "variance is positive, noise not below 0": 0 < self.variance < 1e9 and 0 <= self.noise < 1e9,
-                "distance2 is positive, and of 2 clusters": (
+                "distance2 is positive, and clusters 2 with it": (
                     self.distance2 is None or (self.distance2 > 0 and self.clusters == 2)
                 ),
-                "1 <= samples_min <= samples_max": 1 <= self.samples_min <= self.samples_max,
+                "samples_min is at least 1 and at most samples_max": 1 <= self.samples_min <= self.samples_max,
                 "client_test_samples, proxy_samples and test_samples are at least 1": (
                     min(self.client_test_samples, self.proxy_samples, self.test_samples) >= 1
                 ),

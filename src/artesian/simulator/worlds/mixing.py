@@ -33,7 +33,7 @@ class Part:
 def partition_rule(partition: Partition, clusters: int) -> dict[str, bool]:
     """What a partition demands, as a rule to check."""
     pairs = partition in PAIRS or partition == "linear"
-    return {f"the partition {partition} is of 2 clusters": clusters == 2 or not pairs}
+    return {f"clusters is 2 for the partition {partition}": clusters == 2 or not pairs}
 
 
 def main_shares(

@@ -43,7 +43,7 @@ class Natural:
             self,
             {
                 "clients is at least 1": self.clients is None or self.clients >= 1,
-                "proxy_share is from 0 to 0.5, and not 0": 0 < self.proxy_share <= 0.5,
+                "proxy_share is above 0 and at most 0.5": 0 < self.proxy_share <= 0.5,
                 **held_rules(self.test_share, self.samples_min, self.samples_per_client),
                 "samples_min is at least 3, for proxy, training and tests": self.samples_min >= 3,
             },
@@ -69,7 +69,7 @@ class Natural:
     def classes(self) -> int:
         y = people(self.data).y
         if len(np.unique(y)) < 2:
-            raise SettingError("data to learn from have two classes at least", f"one in {self.data}", "choose others")
+            raise SettingError(f"{self.data} has one class only, so there is nothing to learn", "Choose other data")
         return int(y.max()) + 1
 
     def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
@@ -92,9 +92,8 @@ def _users(world: Natural) -> dict[ClientId, Rows]:
     large = [user for user in rows if len(rows[user]) >= world.samples_min]
     if len(large) < (world.clients or 1):
         raise SettingError(
-            "clients are users of the data",
-            f"{world.clients or 1} of {len(large)} with enough samples",
-            "lower clients",
+            f"clients is {world.clients or 1}, but only {len(large)} users of the data have enough samples",
+            "Lower clients or samples_min",
         )
     return {user: rows[user] for user in sorted(large, key=lambda user: (-len(rows[user]), user))[: world.clients]}
 
@@ -127,6 +126,8 @@ def _groups(found: People, users: Mapping[ClientId, Rows], data: str) -> dict[Cl
     own = {user: np.unique(found.group[rows]) for user, rows in users.items()}
     mixed = next((user for user, groups in own.items() if len(groups) > 1), None)
     if mixed is not None:
-        raise SettingError("a user is of one group", f"{mixed} of {len(own[mixed])} in {data}", "mend the array group")
+        raise SettingError(
+            f"The user {mixed} is in {len(own[mixed])} groups in {data}", "Fix the array group: one group a user"
+        )
     present = sorted({int(groups[0]) for groups in own.values()})
     return {user: present.index(int(groups[0])) for user, groups in own.items()}

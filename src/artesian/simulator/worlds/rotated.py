@@ -60,8 +60,11 @@ class Rotated:
             {
                 "clusters and clients are at least 1": self.clusters >= 1 and self.clients >= 1,
                 "there are no more clusters than clients": self.clusters <= self.clients,
-                "1 <= samples_min <= samples_max": 1 <= self.samples_min <= self.samples_max,
-                "0 <= main_share_min <= main_share_max <= 1": 0 <= self.main_share_min <= self.main_share_max <= 1,
+                "samples_min is at least 1 and at most samples_max": 1 <= self.samples_min <= self.samples_max,
+                "main_share_min and main_share_max are from 0 to 1, in this order": 0
+                <= self.main_share_min
+                <= self.main_share_max
+                <= 1,
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
                 "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
                 **partition_rule(self.partition, self.clusters),
@@ -126,7 +129,7 @@ def _rotated(data: str, clusters: int) -> list[np.ndarray]:
     height, width = images(data).x.shape[1:3]
     if height != width and clusters not in (1, 2):
         raise SettingError(
-            "images are square to be turned", f"{height} x {width} with {clusters} clusters", "crop them"
+            f"Images of {height} x {width} cannot be rotated into {clusters} clusters", "Crop them square"
         )
     return [flat_images(data), *_turned(data, clusters)]
 

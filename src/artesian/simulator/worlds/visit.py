@@ -45,7 +45,7 @@ class World(Protocol):
 def check_room(what: str, wanted: int, found: int, unit: str = "images") -> None:
     """Refuse to take more than the data have."""
     if wanted > found:
-        raise SettingError(f"{what} fit into the data", f"{wanted} of {found} {unit}", "lower one of them")
+        raise SettingError(f"The data have {found} {unit}, too few for {what} ({wanted})", "Lower one of them")
 
 
 def numbered(clients: int) -> list[ClientId]:
