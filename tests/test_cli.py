@@ -329,7 +329,7 @@ def test_mistakes_on_the_command_line(tmp_path) -> None:
     assert fails(2, "nonsense")
     assert "No finished run" in fails(2, "compare", str(tmp_path))
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
-    assert "not text" in fails(2, "simulate", str(tmp_path / "binary.toml"))
+    assert "is not a text file" in fails(2, "simulate", str(tmp_path / "binary.toml"))
 
 
 def test_an_existing_folder_a_mismatch_and_a_finished_run(tmp_path) -> None:
