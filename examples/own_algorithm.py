@@ -7,10 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 import artesian
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.engine.pace import Stream
-from artesian.params import Layout, Params, average, combine
-from artesian.testing import InProcess, check_algorithm
+from artesian import Algorithm, Buffers, ClientId, Cluster, Layout, Measured, Params, State, Step, Stream, Task
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Median(Algorithm):
     buffers: Buffers = "average"
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
-        return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed)
+        return State(layout, {"k0": Cluster(artesian.average(layout, start))}, seed=seed)
 
     def task(self, state: State, client: ClientId) -> Task:
         return Task({"k0": state.clusters["k0"].params}, settings={"delta": True})
@@ -30,15 +27,15 @@ class Median(Algorithm):
         middle = changes[-1].copy()  # counters come from the newest
         floats = state.layout.floats
         middle[:floats] = np.median([change[:floats] for change in changes], axis=0)
-        return Step({"k0": combine(state.layout, (state.clusters["k0"].params, middle), (1.0, 1.0))})
+        return Step({"k0": artesian.combine(state.layout, (state.clusters["k0"].params, middle), (1.0, 1.0))})
 
     def pace(self) -> Stream:
         return Stream(batch=self.buffer_size)
 
 
 if __name__ == "__main__":
-    print("passes", ", ".join(check_algorithm(Median())))
+    print("passes", ", ".join(artesian.check_algorithm(Median())))
     simulated = artesian.simulate("digits-2", algorithm=Median(), uploads=200)
-    served = artesian.simulate("digits-2", algorithm=Median(), uploads=200, link=InProcess)
+    served = artesian.simulate("digits-2", algorithm=Median(), uploads=200, link=artesian.InProcess)
     print(simulated.table())
     print("the same bits over HTTP:", simulated.params["k0"].tobytes() == served.params["k0"].tobytes())

@@ -4,8 +4,6 @@ import torch
 from torch import nn
 
 import artesian
-from artesian.learners.torch import TorchModel
-from artesian.testing import InProcess
 
 
 class Small(nn.Module):
@@ -28,12 +26,12 @@ def small() -> nn.Module:
 
 
 if __name__ == "__main__":
-    model = TorchModel(small, shape=(1, 8, 8))
+    model = artesian.TorchModel(small, shape=(1, 8, 8))
     print(
         model.layout.trainable, "numbers are trained,", model.layout.size - model.layout.trainable, "travel with them"
     )
     simulated = artesian.simulate("digits-2", model=model, uploads=60)
-    served = artesian.simulate("digits-2", model=model, uploads=60, link=InProcess)
+    served = artesian.simulate("digits-2", model=model, uploads=60, link=artesian.InProcess)
     print(simulated.table())
     same = all(simulated.params[k].tobytes() == served.params[k].tobytes() for k in simulated.params)
     print("the same bits over HTTP:", same)

@@ -8,6 +8,7 @@ ArtesianError
 │   ├── MissingData           a data set is not where it was looked for
 │   ├── BadData               data that a model cannot learn from
 │   ├── RunExists             the output folder already holds something
+│   ├── NoRun                 a folder holds no run, or not what is wanted of it
 │   ├── ResumeMismatch        the folder to resume belongs to another experiment
 │   ├── Stalled               nobody is left who could upload
 │   ├── RunLocked             another process works on this run
@@ -103,6 +104,10 @@ class BadData(UserError):
 
 class RunExists(UserError):
     """The output folder already holds something."""
+
+
+class NoRun(UserError):
+    """A folder holds no run, or not what is wanted of it."""
 
 
 class ResumeMismatch(UserError):

@@ -301,7 +301,7 @@ def test_final_models_carry_their_ordinary_names_and_shapes(tmp_path: Path) -> N
     folder = run_folder(tmp_path)
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)
     steps = np.array(2**53 + 1, np.int64)
-    folder.finish({"uploads": 5}, {"k0": {"layer.weight": weight.T, "layer.steps": steps}, "k1": {"w": weight}})
+    folder.finish({"uploads": 5}, {"k0": {"layer.weight": weight.T, "layer.steps": steps}, "k1": {"w": weight}}, {})
     found = load_file(folder.path / "final" / "k0.safetensors")
     assert set(found) == {"layer.weight", "layer.steps"}
     assert found["layer.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
@@ -312,6 +312,6 @@ def test_final_models_carry_their_ordinary_names_and_shapes(tmp_path: Path) -> N
 def test_the_summary_says_that_a_run_has_finished(tmp_path: Path) -> None:
     folder = run_folder(tmp_path)
     assert folder.summary is None
-    folder.finish({"uploads": 5}, {})
+    folder.finish({"uploads": 5}, {}, {})
     folder.close()
     assert RunFolder.reopen(folder.path, CONFIG).summary == {"uploads": 5}

@@ -1,74 +1,33 @@
-"""Every algorithm by name: an explicit table, no discovery."""
+"""Every algorithm, one line each: a new one is a new line here.
 
-from __future__ import annotations
+From these lines come `ALGORITHMS`, the table by name, and the names of the package: `artesian.CDFL`.
+"""
 
-from artesian.algorithms.ca2fl import CA2FL
-from artesian.algorithms.casa import CASA, CASAPlus
-from artesian.algorithms.cdfl import CDFL
-from artesian.algorithms.cfl import CFL, CFLAsync
-from artesian.algorithms.fedasync import FedAsync
-from artesian.algorithms.fedavg import FedAvg
-from artesian.algorithms.fedbuff import FedBuff
-from artesian.algorithms.fedem import FedEM
-from artesian.algorithms.fedprox import FedProx
-from artesian.algorithms.fedsoft import FedSoft
-from artesian.algorithms.fedsoft_async import FedSoftAsync
-from artesian.algorithms.fesem import FeSEM
-from artesian.algorithms.flexcfl import FedGroup, FlexCFL
-from artesian.algorithms.icfl import ICFL, ICFLAsync
-from artesian.algorithms.ifca import IFCA
-from artesian.algorithms.ifca_async import IFCAAsync
-from artesian.algorithms.local import Local
+from inspect import isclass
+from typing import Any
+
+from artesian.algorithms.ca2fl import CA2FL as CA2FL
+from artesian.algorithms.casa import CASA as CASA
+from artesian.algorithms.casa import CASAPlus as CASAPlus
+from artesian.algorithms.cdfl import CDFL as CDFL
+from artesian.algorithms.cfl import CFL as CFL
+from artesian.algorithms.cfl import CFLAsync as CFLAsync
+from artesian.algorithms.fedasync import FedAsync as FedAsync
+from artesian.algorithms.fedavg import FedAvg as FedAvg
+from artesian.algorithms.fedbuff import FedBuff as FedBuff
+from artesian.algorithms.fedem import FedEM as FedEM
+from artesian.algorithms.fedprox import FedProx as FedProx
+from artesian.algorithms.fedsoft import FedSoft as FedSoft
+from artesian.algorithms.fedsoft_async import FedSoftAsync as FedSoftAsync
+from artesian.algorithms.fesem import FeSEM as FeSEM
+from artesian.algorithms.flexcfl import FedGroup as FedGroup
+from artesian.algorithms.flexcfl import FlexCFL as FlexCFL
+from artesian.algorithms.icfl import ICFL as ICFL
+from artesian.algorithms.icfl import ICFLAsync as ICFLAsync
+from artesian.algorithms.ifca import IFCA as IFCA
+from artesian.algorithms.ifca_async import IFCAAsync as IFCAAsync
+from artesian.algorithms.local import Local as Local
 from artesian.core import Algorithm
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind
-    for kind in (
-        CA2FL,
-        CASA,
-        CASAPlus,
-        CDFL,
-        CFL,
-        CFLAsync,
-        FedAsync,
-        FedAvg,
-        FedBuff,
-        FedEM,
-        FedGroup,
-        FedProx,
-        FedSoft,
-        FedSoftAsync,
-        FeSEM,
-        FlexCFL,
-        ICFL,
-        ICFLAsync,
-        IFCA,
-        IFCAAsync,
-        Local,
-    )
-}
-
-__all__ = [
-    "ALGORITHMS",
-    "CA2FL",
-    "CASA",
-    "CDFL",
-    "CFL",
-    "ICFL",
-    "IFCA",
-    "CASAPlus",
-    "CFLAsync",
-    "FeSEM",
-    "FedAsync",
-    "FedAvg",
-    "FedBuff",
-    "FedEM",
-    "FedGroup",
-    "FedProx",
-    "FedSoft",
-    "FedSoftAsync",
-    "FlexCFL",
-    "ICFLAsync",
-    "IFCAAsync",
-    "Local",
-]
+_KINDS: list[Any] = [kind for kind in vars().values() if isclass(kind) and kind.__module__.startswith(__name__)]
+ALGORITHMS: dict[str, type[Algorithm]] = {kind.name: kind for kind in _KINDS}

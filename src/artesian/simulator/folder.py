@@ -125,13 +125,19 @@ class RunFolder:
                 f"{paths[-1]} is not a snapshot. {error.problem}", "Restore the file, or start again with another --out"
             ) from None
 
-    def finish(self, summary: Mapping[str, Any], models: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """The final models under their ordinary parameter names, then the summary that says so."""
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        models: Mapping[str, Mapping[str, np.ndarray]],
+        mixtures: Mapping[str, tuple[Mapping[str, float], Mapping[str, float] | None]],
+    ) -> None:
+        """The final models under their ordinary parameter names, the mixtures, then the summary: it comes last."""
         final = self.path / "final"
         with storage(final):
             final.mkdir(exist_ok=True)
         for name, arrays in models.items():
             write_file(final / f"{name}.safetensors", encode_arrays(arrays))
+        write_file(self.path / "mixtures.json", json.dumps(mixtures, allow_nan=False).encode())
         write_file(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False).encode())
 
     def _snapshots(self) -> list[Path]:

@@ -1,30 +1,51 @@
-"""What a run found."""
+"""The result of a run: one value, returned by `simulate` and by `open_run`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, Mixture
+from artesian.errors import MissingExtra, NoRun, SettingError
 from artesian.params import Params
+from artesian.simulator.folder import read_json
+from artesian.storage.journal import read_journal
+
+if TYPE_CHECKING:
+    import pandas
+
+Rows = Literal["metrics", "clusters", "clients", "journal"]
 
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """What a run found."""
+    """The result of a run: a summary, tables, final models and mixtures.
+
+    A table is a mapping from column names to arrays; its columns are explained in the reference of the run folder.
+    """
 
     summary: Mapping[str, Any]
-    metrics: Mapping[str, np.ndarray]  # one row per upload
-    clusters: Mapping[str, np.ndarray]  # one row per look at a cluster
-    clients: Mapping[str, np.ndarray]  # one row per look at all clients
-    models: Mapping[ClusterId, Mapping[str, np.ndarray]]  # the final ones, by parameter name
-    params: Mapping[ClusterId, Params]  # the same as vectors
-    mixtures: Mapping[ClientId, tuple[Mixture, Mixture | None]]  # true and found, newest
+    """The figures of the whole run by name, such as `client_after`: what `summary.json` holds."""
+    metrics: Mapping[str, np.ndarray]
+    """A table with one row per upload."""
+    clusters: Mapping[str, np.ndarray]
+    """A table with one row per evaluation of a cluster."""
+    clients: Mapping[str, np.ndarray]
+    """A table with one row per evaluation of all clients."""
+    models: Mapping[ClusterId, Mapping[str, np.ndarray]]
+    """The final model of each cluster, as arrays by parameter name."""
+    params: Mapping[ClusterId, Params]
+    """The same models as vectors. Empty where a run was opened whose `snapshots` were deleted."""
+    mixtures: Mapping[ClientId, tuple[Mixture, Mixture | None]]
+    """The true and the estimated mixture of each client's newest data; None where the algorithm estimates none."""
     folder: Path | None = None
+    """Where the run is kept, if it is."""
+    finished: bool = True
+    """False for a run that was opened before its end."""
 
     def __repr__(self) -> str:
         told = self.summary
@@ -34,6 +55,32 @@ class Run:
         """The summary as two columns of text."""
         width = max(len(key) for key in self.summary)
         return "\n".join(f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items())
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What opened the run: every setting as it was resolved, the seed, version and commit. Needs `folder`."""
+        return read_json(self._kept() / "config.json")
+
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """Every event in order: who joined, uploaded and left, and what was measured. Needs `folder`."""
+        return read_journal(self._kept() / "journal.jsonl")
+
+    def frame(self, name: Rows = "metrics") -> pandas.DataFrame:
+        """A table or the journal as a pandas data frame. Needs pandas."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise MissingExtra("pandas", "pandas") from None
+        rows: dict[str, Any] = {"metrics": self.metrics, "clusters": self.clusters, "clients": self.clients}
+        if name != "journal" and name not in rows:
+            raise SettingError(f"A run has no table {name!r}", f"Name one of {', '.join(rows)} or journal")
+        return pandas.DataFrame(self.journal if name == "journal" else rows[name])
+
+    def _kept(self) -> Path:
+        if self.folder is None:
+            raise NoRun("This run was not kept in a folder", "Give simulate a folder: out=...")
+        return self.folder
 
 
 def _plain(value: Any) -> str:

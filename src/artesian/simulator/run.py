@@ -407,11 +407,12 @@ class Simulation:
         state, watch = self.coordinator.state, self.watch
         params = {k: cluster.params for k, cluster in state.clusters.items()}
         models = {k: state.layout.unpack(vector) for k, vector in params.items()}
+        mixtures = {client: (true, watch.found.get(client)) for client, true in sorted(watch.true.items())}
         summary = self._summary()
         if self.folder:
             for table in watch.tables.values():
                 table.flush()
-            self.folder.finish(summary, models)
+            self.folder.finish(summary, models, mixtures)
         return Run(
             summary,
             watch.uploads.arrays(),
@@ -419,7 +420,7 @@ class Simulation:
             watch.clients.arrays(),
             models,
             params,
-            {client: (true, watch.found.get(client)) for client, true in sorted(watch.true.items())},
+            mixtures,
             self.folder.path if self.folder else None,
         )
 

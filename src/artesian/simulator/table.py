@@ -7,7 +7,7 @@ import io
 import math
 import os
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -64,23 +64,11 @@ class Table:
             return
         self.flush()
         with storage(self.path), open(self.path, encoding="utf-8", newline="") as file:
-            rows = csv.reader(file)
-            next(rows)
-            for row in rows:
-                yield tuple(_cell(*cell) for cell in zip(self.columns, row, strict=True))
+            yield from _rows(self.columns, file)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """One array per column; empty cells are NaN."""
-        columns: list[array[float] | list[Cell]] = [[] if name in TEXT else array("d") for name in self.columns]
-        whole = [name not in TEXT for name in self.columns]  # columns without a fraction so far
-        for row in self:
-            for i, (column, cell) in enumerate(zip(columns, row, strict=True)):
-                column.append(math.nan if cell is None else cell)  # type: ignore[arg-type]
-                whole[i] &= isinstance(cell, int)
-        return {
-            name: np.array(column, np.int64 if number and len(column) else None)
-            for name, column, number in zip(self.columns, columns, whole, strict=True)
-        }
+        return _arrays(self.columns, self)
 
     def _cut(self, length: int) -> None:
         """Drop what was written after these bytes, for it will be written again."""
@@ -91,6 +79,42 @@ class Table:
                 os.truncate(self.path, length)
         if there < length:
             raise StorageError(f"{self.path.name} has {there} bytes, but had {length} before", "Restore the file")
+
+
+def read_table(path: Path, columns: Sequence[str], length: int | None = None) -> dict[str, np.ndarray]:
+    """The arrays of a table in a file, or of its first `length` bytes, by column."""
+    with storage(path):
+        data = path.read_bytes()
+    if length is not None and len(data) < length:
+        raise StorageError(f"{path} has lost its end: {len(data)} of {length} bytes", "Restore the file from a copy")
+    try:
+        text = io.StringIO(data[:length].decode(), newline="")
+        return _arrays(columns, _rows(columns, text))
+    except (ValueError, TypeError, csv.Error) as error:
+        raise StorageError(f"{path} is damaged: {error}", "Restore the file from a copy") from None
+
+
+def _rows(columns: Sequence[str], file: Iterable[str]) -> Iterator[Row]:
+    """The rows of a CSV file with these columns."""
+    rows = csv.reader(file)
+    if (head := next(rows, [])) != list(columns):
+        raise ValueError(f"its columns are {', '.join(head) or 'missing'}")
+    for row in rows:
+        yield tuple(_cell(*cell) for cell in zip(columns, row, strict=True))
+
+
+def _arrays(names: Sequence[str], rows: Iterable[Row]) -> dict[str, np.ndarray]:
+    """One array per column; empty cells are NaN."""
+    columns: list[array[float] | list[Cell]] = [[] if name in TEXT else array("d") for name in names]
+    whole = [name not in TEXT for name in names]  # columns without a fraction so far
+    for row in rows:
+        for i, (column, cell) in enumerate(zip(columns, row, strict=True)):
+            column.append(math.nan if cell is None else cell)  # type: ignore[arg-type]
+            whole[i] &= isinstance(cell, int)
+    return {
+        name: np.array(column, np.int64 if number and len(column) else None)
+        for name, column, number in zip(names, columns, whole, strict=True)
+    }
 
 
 def _cell(column: str, text: str) -> Cell:

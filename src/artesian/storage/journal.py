@@ -81,6 +81,13 @@ class Journal:
         self._clean = True
 
 
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The records of a journal that exists, without opening it for writing."""
+    with storage(path):
+        path.stat()
+    return _read(path)[0]
+
+
 def _line(record: dict[str, Any]) -> bytes:
     text = to_json(record).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)

@@ -1,0 +1,168 @@
+"""Runs opened again: the folder that `simulate` wrote, read back as the `Run` it returned. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load
+
+from artesian.core import ClientId, ClusterId, Mixture
+from artesian.errors import NoRun, StorageError
+from artesian.params import Layout, Params
+from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS
+from artesian.simulator.folder import read_json
+from artesian.simulator.result import Run
+from artesian.simulator.table import read_table
+from artesian.storage.blobs import Vault
+from artesian.storage.codec import check_format
+from artesian.storage.files import storage
+
+TABLES = {"metrics": UPLOADS, "clusters": CLUSTERS, "clients": CLIENTS}
+Mixtures = Mapping[ClientId, tuple[Mixture, Mixture | None]]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The part of a snapshot that a reader wants: not what clients keep, nor the trainings under way."""
+
+    layout: Layout
+    params: Mapping[ClusterId, Params]
+    mixtures: Mixtures
+    lengths: Mapping[str, int]  # of the tables, in bytes
+    uploads: int
+    version: int
+    time: float
+
+
+def open_run(folder: str | Path, *, unfinished: bool = False) -> Run:
+    """Open the run that `simulate(out=folder)` or `artesian simulate --out` kept in a folder.
+
+    The result is the `Run` that `simulate` returned: summary, tables, final models and mixtures. A run that has not
+    finished is an error, unless `unfinished` is true: then it is opened as of its last snapshot, with the tables and
+    models up to there and a short summary. Opening changes nothing in the folder.
+
+    >>> run = open_run("runs/first")  # doctest: +SKIP
+    >>> run.summary["client_after"], run.frame("metrics")  # doctest: +SKIP
+    """
+    path = Path(folder)
+    config = _config(path)
+    if (path / "summary.json").exists():
+        return _finished(path)
+    if not unfinished:
+        raise NoRun(
+            f"The run in {path} has not finished",
+            "Finish it with resume=True (--resume), or open what is there with open_run(folder, unfinished=True)",
+        )
+    return _unfinished(path, config)
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    """What the run was asked to do, if there is a run."""
+    if not path.is_dir():
+        raise NoRun(f"No such folder: {path}", "Name a folder that simulate wrote")
+    if not (path / "config.json").is_file():
+        below = sorted(path.glob("*/config.json"))
+        hint = f"Name one of the runs below it, such as {below[0].parent}" if below else "Name one that simulate wrote"
+        raise NoRun(f"No run in the folder {path}", hint)
+    config = read_json(path / "config.json")
+    check_format(config.get("format", 0))
+    return config
+
+
+def _finished(path: Path) -> Run:
+    models = _final_models(path / "final")
+    saved = _newest(path)
+    return Run(
+        summary=read_json(path / "summary.json"),
+        **_tables(path, {}),
+        models=models,
+        params={k: saved.layout.pack(arrays) for k, arrays in models.items()} if saved else {},
+        mixtures=_final_mixtures(path / "mixtures.json"),
+        folder=path,
+    )
+
+
+def _unfinished(path: Path, config: Mapping[str, Any]) -> Run:
+    saved = _newest(path)
+    if saved is None:
+        raise NoRun(f"The run in {path} has no snapshot yet", "Wait for the first, or start the run again")
+    return Run(
+        summary=_short_summary(config, saved),
+        **_tables(path, saved.lengths),
+        models={k: saved.layout.unpack(vector) for k, vector in saved.params.items()},
+        params=saved.params,
+        mixtures=saved.mixtures,
+        folder=path,
+        finished=False,
+    )
+
+
+def _tables(path: Path, lengths: Mapping[str, int]) -> dict[str, Any]:
+    """The tables of a run by name, each up to its length in bytes, or to its end."""
+    return {name: read_table(path / f"{name}.csv", columns, lengths.get(name)) for name, columns in TABLES.items()}
+
+
+def _short_summary(config: Mapping[str, Any], saved: Saved) -> dict[str, Any]:
+    experiment = config["experiment"]
+    return {
+        "algorithm": experiment["algorithm"]["name"],
+        "preset": experiment["name"],
+        "seed": config["seed"],
+        "uploads": saved.uploads,
+        "virtual_time": saved.time,
+        "versions": saved.version,
+    }
+
+
+def _final_models(folder: Path) -> dict[ClusterId, dict[str, np.ndarray]]:
+    paths = sorted(folder.glob("*.safetensors"), key=lambda path: (len(path.stem), path.stem))
+    if not paths:
+        raise StorageError(f"No final models in {folder}", "Restore the folder from a copy, or run it again")
+    return {path.stem: _model(path) for path in paths}
+
+
+def _model(path: Path) -> dict[str, np.ndarray]:
+    with storage(path):
+        data = path.read_bytes()
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise StorageError(f"{path} is damaged: {error}", "Restore the file from a copy") from None
+
+
+def _final_mixtures(path: Path) -> Mixtures:
+    """True and estimated mixture of every client; none of a run that an older version wrote."""
+    if not path.exists():
+        return {}
+    return {client: (pair[0], pair[1]) for client, pair in read_json(path).items()}
+
+
+def _newest(path: Path) -> Saved | None:
+    """The newest snapshot, or None where there is none (any more)."""
+    snapshots = sorted((path / "snapshots").glob("*.json"))
+    if not snapshots:
+        return None
+    data = read_json(snapshots[-1])
+    check_format(data.get("format", 0))
+    try:
+        return _saved(data["checkpoint"], Vault(path / "blobs"))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise StorageError(f"{snapshots[-1]} is damaged: {error!r}", "Restore the file from a copy") from None
+
+
+def _saved(checkpoint: Mapping[str, Any], vault: Vault) -> Saved:
+    state, found = checkpoint["coordinator"]["state"], checkpoint["found"]
+    return Saved(
+        layout=Layout.from_json(state["layout"]),
+        params={k: vault.get(cluster["params"]["$blob"]) for k, cluster in state["clusters"].items()},
+        mixtures={client: (true, found.get(client)) for client, true in sorted(checkpoint["true"].items())},
+        lengths=checkpoint["tables"],
+        uploads=checkpoint["totals"]["uploads"],
+        version=state["version"],
+        time=checkpoint["now"],
+    )
