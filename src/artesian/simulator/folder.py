@@ -137,7 +137,8 @@ class RunFolder:
             final.mkdir(exist_ok=True)
         for name, arrays in models.items():
             write_file(final / f"{name}.safetensors", encode_arrays(arrays))
-        write_file(self.path / "mixtures.json", json.dumps(mixtures, allow_nan=False).encode())
+        pairs = {client: {"true": true, "estimated": estimated} for client, (true, estimated) in mixtures.items()}
+        write_file(self.path / "mixtures.json", json.dumps(pairs, allow_nan=False).encode())
         write_file(self.path / "summary.json", json.dumps(summary, indent=2, allow_nan=False).encode())
 
     def _snapshots(self) -> list[Path]:

@@ -68,14 +68,20 @@ class Run:
 
     def frame(self, name: Rows = "metrics") -> pandas.DataFrame:
         """A table or the journal as a pandas data frame. Needs pandas."""
+        rows = self._rows(name)
         try:
             import pandas
         except ModuleNotFoundError:
             raise MissingExtra("pandas", "pandas") from None
-        rows: dict[str, Any] = {"metrics": self.metrics, "clusters": self.clusters, "clients": self.clients}
-        if name != "journal" and name not in rows:
-            raise SettingError(f"A run has no table {name!r}", f"Name one of {', '.join(rows)} or journal")
-        return pandas.DataFrame(self.journal if name == "journal" else rows[name])
+        return pandas.DataFrame(rows)
+
+    def _rows(self, name: Rows) -> Any:
+        if name == "journal":
+            return self.journal
+        tables = {"metrics": self.metrics, "clusters": self.clusters, "clients": self.clients}
+        if name not in tables:
+            raise SettingError(f"A run has no table {name!r}", f"Name one of {', '.join(tables)} or journal")
+        return tables[name]
 
     def _kept(self) -> Path:
         if self.folder is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,22 +76,19 @@ def _config(path: Path) -> Mapping[str, Any]:
 
 
 def _finished(path: Path) -> Run:
-    models = _final_models(path / "final")
-    saved = _newest(path)
+    models, layout = _final_models(path / "final"), _layout(path)
     return Run(
         summary=read_json(path / "summary.json"),
         **_tables(path, {}),
         models=models,
-        params={k: saved.layout.pack(arrays) for k, arrays in models.items()} if saved else {},
+        params={k: layout.pack(arrays) for k, arrays in models.items()} if layout else {},
         mixtures=_final_mixtures(path / "mixtures.json"),
         folder=path,
     )
 
 
 def _unfinished(path: Path, config: Mapping[str, Any]) -> Run:
-    saved = _newest(path)
-    if saved is None:
-        raise NoRun(f"The run in {path} has no snapshot yet", "Wait for the first, or start the run again")
+    saved = _saved(path)
     return Run(
         summary=_short_summary(config, saved),
         **_tables(path, saved.lengths),
@@ -129,40 +127,57 @@ def _final_models(folder: Path) -> dict[ClusterId, dict[str, np.ndarray]]:
 def _model(path: Path) -> dict[str, np.ndarray]:
     with storage(path):
         data = path.read_bytes()
-    try:
+    with _sound(path):
         return load(data)
-    except SafetensorError as error:
-        raise StorageError(f"{path} is damaged: {error}", "Restore the file from a copy") from None
 
 
 def _final_mixtures(path: Path) -> Mixtures:
     """True and estimated mixture of every client; none of a run that an older version wrote."""
     if not path.exists():
         return {}
-    return {client: (pair[0], pair[1]) for client, pair in read_json(path).items()}
+    pairs = read_json(path)
+    with _sound(path):
+        return {client: (pair["true"], pair["estimated"]) for client, pair in pairs.items()}
 
 
-def _newest(path: Path) -> Saved | None:
-    """The newest snapshot, or None where there is none (any more)."""
+def _layout(path: Path) -> Layout | None:
+    """How the models of a run are laid out as vectors, or None where its snapshots were deleted."""
+    checkpoint = _newest(path)
+    with _sound(path / "snapshots"):
+        return Layout.from_json(checkpoint["coordinator"]["state"]["layout"]) if checkpoint is not None else None
+
+
+def _saved(path: Path) -> Saved:
+    checkpoint, blobs = _newest(path), Vault(path / "blobs")
+    if checkpoint is None:
+        raise NoRun(f"The run in {path} has no snapshot yet", "Wait for the first, or start the run again")
+    with _sound(path / "snapshots"):
+        state, found = checkpoint["coordinator"]["state"], checkpoint["found"]
+        return Saved(
+            layout=Layout.from_json(state["layout"]),
+            params={k: blobs.get(cluster["params"]["$blob"]) for k, cluster in state["clusters"].items()},
+            mixtures={client: (true, found.get(client)) for client, true in sorted(checkpoint["true"].items())},
+            lengths=checkpoint["tables"],
+            uploads=checkpoint["totals"]["uploads"],
+            version=state["version"],
+            time=checkpoint["now"],
+        )
+
+
+def _newest(path: Path) -> Any:
+    """The newest snapshot as a tree, or None where there is none."""
     snapshots = sorted((path / "snapshots").glob("*.json"))
     if not snapshots:
         return None
     data = read_json(snapshots[-1])
     check_format(data.get("format", 0))
+    return data.get("checkpoint", {})
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """A file that does not hold what was written is damaged."""
     try:
-        return _saved(data["checkpoint"], Vault(path / "blobs"))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise StorageError(f"{snapshots[-1]} is damaged: {error!r}", "Restore the file from a copy") from None
-
-
-def _saved(checkpoint: Mapping[str, Any], vault: Vault) -> Saved:
-    state, found = checkpoint["coordinator"]["state"], checkpoint["found"]
-    return Saved(
-        layout=Layout.from_json(state["layout"]),
-        params={k: vault.get(cluster["params"]["$blob"]) for k, cluster in state["clusters"].items()},
-        mixtures={client: (true, found.get(client)) for client, true in sorted(checkpoint["true"].items())},
-        lengths=checkpoint["tables"],
-        uploads=checkpoint["totals"]["uploads"],
-        version=state["version"],
-        time=checkpoint["now"],
-    )
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        raise StorageError(f"{path} is damaged: {error!r}", "Restore the file from a copy") from None
