@@ -14,7 +14,7 @@ CHOSEN = ["torch==2.13.0"]
 
 def main() -> None:
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-    wanted = [f"{ROOT}[all,dev]", "pip", "setuptools", "wheel", "editables", *CHOSEN]
+    wanted = [f"{ROOT}[all,dev,docs]", "pip", "setuptools", "wheel", "editables", *CHOSEN]
     report = subprocess.run([*command, "--report", "-", *wanted], check=True, capture_output=True, text=True)
     packages = (item["metadata"] for item in json.loads(report.stdout)["install"])
     pins = {p["name"].lower(): p["version"].partition("+")[0] for p in packages if p["name"] != "artesian"}

@@ -19,7 +19,7 @@ from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS
 from artesian.simulator.folder import read_json
 from artesian.simulator.result import Run
 from artesian.simulator.table import read_table
-from artesian.storage.blobs import Vault
+from artesian.storage.blobs import Blobs
 from artesian.storage.codec import check_format
 from artesian.storage.files import storage
 
@@ -148,7 +148,7 @@ def _layout(path: Path) -> Layout | None:
 
 
 def _saved(path: Path) -> Saved:
-    checkpoint, blobs = _newest(path), Vault(path / "blobs")
+    checkpoint, blobs = _newest(path), Blobs(path / "blobs")
     if checkpoint is None:
         raise NoRun(f"The run in {path} has no snapshot yet", "Wait for the first, or start the run again")
     with _sound(path / "snapshots"):
