@@ -13,7 +13,7 @@ ROOT = Path(artesian.__file__).parent
 LEVELS = [
     {"errors", "params", "core", "plugins"},
     {"storage", "recipes", "engine.pace"}
-    | {f"algorithms.{rule}" for rule in ("clustering", "membership", "peers", "staleness", "starts")},
+    | {f"algorithms.{rule}" for rule in ("clustering", "membership", "peers", "settings", "staleness", "starts")},
     {"algorithms", "engine"},
     {"learners", "data", "execution"},
     {"client", "server", "simulator"},

@@ -306,13 +306,36 @@ class Snapshot:
     settings: Mapping[str, Any] = field(default_factory=dict)  # the hyper-parameters in force
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a run before it begins."""
+
+    folds: int  # planned length: rounds where the run is measured in rounds, else uploads
+    clients: int  # how many clients are there from the start
+
+
 class Pace(Protocol):
-    """WHEN: two questions, asked after every event."""
+    """WHEN: two questions, asked after every event. Subclass it to inherit the defaults."""
 
     @property
     def patience(self) -> float | None:
         """How long a task may stay open before the driver lets it expire; None: for ever."""
         ...
+
+    @property
+    def in_rounds(self) -> bool:
+        """Does a fold close a round of chosen clients?"""
+        return False
+
+    @property
+    def batch(self) -> int:
+        """How many uploads a fold waits for, at the least."""
+        return 1
+
+    @property
+    def clients_needed(self) -> int:
+        """How many clients must be ready before any of them gets a task."""
+        return 1
 
     def folds(self, desk: Desk) -> bool:
         """Is all that is pending folded now?"""
@@ -338,6 +361,11 @@ class Algorithm(Protocol):
     buffers: Buffers
     needs_given: bool = False  # does a fold look at the models a client was given? They are journaled then
     stands_for: ClassVar[bool] = False  # does cluster k0 stand for the world's k0, and so on?
+    flush_on_stop: bool = False  # fold a part-filled buffer at the end of a run?
+
+    def planned(self, forecast: Forecast) -> Self:
+        """The same algorithm, for a run of which this much is known beforehand."""
+        return self
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         """The state before anybody came; `start` holds one model per cluster of the world."""

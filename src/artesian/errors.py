@@ -62,11 +62,15 @@ class ArtesianError(Exception):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return " ".join(_sentence(part) for part in (self.problem, self.remedy) if part)
+        problem = _sentence(self.problem)
+        if not self.remedy:
+            return problem
+        command = self.remedy.endswith(("'", '"'))  # to be copied as it is
+        return f"{problem} {self.remedy if command else _sentence(self.remedy)}"
 
 
 def _sentence(text: str) -> str:
-    return text if text[-1] in ".?!" else f"{text}."
+    return text if text[-1:] in (".", "?", "!") else f"{text}."
 
 
 class FellBack(UserWarning):

@@ -140,5 +140,5 @@ def test_wrong_settings_are_refused() -> None:
         with pytest.raises(ValueError, match=r", (not|but) \S"):
             make()
     now = state(FedSoftAsync(), [vector(0), vector(1)])
-    with pytest.raises(SettingError, match="one upload at a time"):
+    with pytest.raises(SettingError, match="uploads at once"):
         FedSoftAsync().fold(now, [told("c0", seal(np.float32([1])), {})] * 2)

@@ -116,7 +116,7 @@ def test_lateness_may_count_all_folds() -> None:
 
 
 def test_one_upload_at_a_time() -> None:
-    with pytest.raises(SettingError, match="one upload at a time"):
+    with pytest.raises(SettingError, match="uploads at once"):
         CASA().fold(crowd(3), [sent("c0", vector(1, 0))] * 2)
 
 

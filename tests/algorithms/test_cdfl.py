@@ -297,7 +297,7 @@ def test_defaults_depend_on_the_number_of_clusters() -> None:
 def test_cdfl_streams_and_folds_one_at_a_time() -> None:
     assert CDFL().pace() == Stream()
     now = state(CDFL(), [vector(0), vector(4)], losses=(8, 15))
-    with pytest.raises(SettingError, match="one upload at a time"):
+    with pytest.raises(SettingError, match="uploads at once"):
         CDFL().fold(now, [upload_of(0, {"k0": 9, "k1": 12})] * 2)
 
 

@@ -298,7 +298,7 @@ def test_async_goes_on_when_everybody_left_a_cluster() -> None:
 
 def test_async_folds_one_at_a_time() -> None:
     algorithm = CFLAsync()
-    with pytest.raises(SettingError, match="one upload at a time"):
+    with pytest.raises(SettingError, match="uploads at once"):
         algorithm.fold(state(algorithm, [vector(0)]), [measured("c0", vector(1))] * 2)
 
 

@@ -257,7 +257,7 @@ def test_one_client_is_one_group_where_no_number_is_set(kind) -> None:
 
 
 def test_more_groups_than_clients_are_refused_before_a_run() -> None:
-    with pytest.raises(SettingError, match="5 groups of 4 clients; lower groups"):
+    with pytest.raises(SettingError, match=r"5 groups of 4 clients. lower groups"):
         Experiment(ToyWorld(4), ToyModel(), FlexCFL(groups=5, clients_per_round=2), uploads=5).planned()
     hand = Hand(FlexCFL(groups=5, clients_per_round=2), clients=4)
     assert not hand.open  # a server waits for a fifth
@@ -681,7 +681,7 @@ def test_one_label_only_is_a_histogram_like_any_other() -> None:
 
 def test_without_labels_migration_is_refused_and_fedgroup_works() -> None:
     blind = Goes((1, 0), None)
-    with pytest.raises(SettingError, match="without a histogram of labels; use fedgroup"):
+    with pytest.raises(SettingError, match=r"without a histogram of labels. use fedgroup"):
         look(blind, BOOK)
     task = Task({ORIGIN: vector(1, 1)}, settings={"seed": 1, "delta": True, "labels": True})
     with pytest.raises(SettingError, match="use fedgroup"):

@@ -189,7 +189,7 @@ def test_async_with_changes_and_a_late_joiner() -> None:
 
 def test_async_folds_one_at_a_time() -> None:
     algorithm = ICFLAsync()
-    with pytest.raises(SettingError, match="one upload at a time"):
+    with pytest.raises(SettingError, match="uploads at once"):
         algorithm.fold(state(algorithm, [vector(0)]), [measured("c0", vector(1))] * 2)
 
 

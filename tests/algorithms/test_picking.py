@@ -231,7 +231,7 @@ def test_ifca_async_answers_with_all_models_and_keeps_their_counters() -> None:
     assert list(task.models) == ["k0", "k1"]
     assert set(task.memo) == {"k0", "k1"}
     assert sum(c.updates for c in clusters.values()) == 5
-    with pytest.raises(SettingError, match="one upload at a time"):
+    with pytest.raises(SettingError, match="uploads at once"):
         IFCAAsync().fold(federation.coordinator.state, [picked("c0", "k0", 1)] * 2)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 import artesian
-from artesian.algorithms import CDFL, FedAsync, FedBuff
+from artesian.algorithms import CDFL, ICFL, FedAsync, FedBuff
 from artesian.config.experiments import build, load, simulate
 from artesian.errors import SettingError
 from artesian.learners.arrays import Perceptron, SoftmaxRegression
@@ -125,7 +125,9 @@ def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
     chosen = replace(experiment, algorithm=CDFL(horizon=9))
     assert chosen.planned().algorithm == CDFL(horizon=9)
     plain = replace(experiment, algorithm=FedAsync())
-    assert plain.planned() is plain
+    assert plain.planned() == plain
+    rounds = replace(experiment, algorithm=ICFL(clients_per_round=3), rounds=7)
+    assert rounds.planned().algorithm == ICFL(clients_per_round=3, horizon=7, first_round=80)
 
 
 @pytest.mark.parametrize("name", ["digits-2", "flexcfl-synthetic"])

@@ -95,7 +95,7 @@ try:
 except MissingExtra as error:
     print(error)
 """
-    assert fresh(code, tmp_path) == "This needs the package torch. Install it: pip install 'artesian[torch]'."
+    assert fresh(code, tmp_path) == "This needs the package torch. Install it: pip install 'artesian[torch]'"
 
 
 def test_names_of_both_kinds_are_known_without_torch() -> None:

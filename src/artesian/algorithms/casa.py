@@ -26,6 +26,7 @@ import numpy as np
 
 from artesian.algorithms.clustering import eigengap, eigenvalues, spectral_groups
 from artesian.algorithms.peers import Peers, Unit
+from artesian.algorithms.settings import KnowsLength, only
 from artesian.algorithms.staleness import casa
 from artesian.core import (
     Algorithm,
@@ -41,7 +42,7 @@ from artesian.core import (
     Task,
 )
 from artesian.engine.pace import Stream
-from artesian.errors import SettingError, check
+from artesian.errors import check
 from artesian.params import Layout, Params, average, cosine, kept_by_size, minus, norm, seal, toward
 
 Crowd = Mapping[ClientId, Member]  # everybody at work
@@ -111,9 +112,7 @@ class CASA(Algorithm):
         return Task({home: cluster.params}, memo={"updates": {home: cluster.updates}})
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        if len(measured) != 1:
-            raise SettingError(f"{self.name} folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
-        (m,) = measured
+        m = only(measured, self.name)
         layout, client, vector = state.layout, m.upload.client, self._compared(state.layout, m)
         crowd = _crowd(state, client)
         homes = {member: _home(state, known) for member, known in crowd.items()}
@@ -215,13 +214,12 @@ class CASA(Algorithm):
 
 
 @dataclass(frozen=True)
-class CASAPlus(CASA):
+class CASAPlus(CASA, KnowsLength):
     """CASA whose late clients leave their smallest weights as they are, and so train for a shorter time."""
 
     name: ClassVar[str] = "casa+"
     s0: float = 0.5  # S_0, scales the share of weights left alone; 0: CASA
     total_rounds: int | None = None  # R_end, planned uploads; None: the horizon, or 50,000
-    horizon: int | None = None  # planned uploads; the simulator fills it in
 
     def __post_init__(self) -> None:
         rules = {

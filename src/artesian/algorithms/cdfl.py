@@ -23,8 +23,8 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from artesian.algorithms import staleness
+from artesian.algorithms.settings import KnowsLength, only
 from artesian.core import (
-    Algorithm,
     Buffers,
     ClientId,
     Cluster,
@@ -48,7 +48,7 @@ TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class CDFL(Algorithm):
+class CDFL(KnowsLength):
     """Estimate on the server, answer with one blended model."""
 
     name: ClassVar[str] = "cdfl"
@@ -74,7 +74,6 @@ class CDFL(Algorithm):
     adjust_percentile: float = 70.0
     adjust_records: int = 30  # the filter is silent until a cluster has so many
     adjust_window: int | None = None  # how many records are kept, the newest; None: all
-    horizon: int | None = None  # planned epochs; the simulator fills it in
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
@@ -125,9 +124,7 @@ class CDFL(Algorithm):
         return self._scale(proxy.samples) * float(np.mean(proxy.losses(params), dtype=np.float64))
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        if len(measured) != 1:
-            raise SettingError("CDFL folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
-        (m,) = measured
+        m = only(measured, "CDFL")
         epoch, synced_at = state.version + 1, m.receipt.base  # t, tau
         if epoch - synced_at > (self.tau0 or state.present):
             return Step(notes={"stale": 1, "staleness": epoch - synced_at})

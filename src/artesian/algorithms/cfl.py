@@ -25,10 +25,10 @@ import numpy as np
 
 from artesian.algorithms.clustering import blank_table, cosines, linked_groups, refreshed
 from artesian.algorithms.membership import home, home_task, mean_of_clusters, members_of
-from artesian.algorithms.staleness import Rule, weigh
+from artesian.algorithms.settings import InRoundsAfterAll, MixesUploads, only
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
-from artesian.engine.pace import Rounds, Stream
-from artesian.errors import SettingError, check
+from artesian.engine.pace import Stream
+from artesian.errors import check
 from artesian.params import Layout, Params, average, combine, cosine, minus, norm, toward
 
 Groups = list[list[ClientId]]
@@ -77,14 +77,10 @@ class _Splitting(Algorithm):
 
 
 @dataclass(frozen=True)
-class CFL(_Splitting):
+class CFL(_Splitting, InRoundsAfterAll):
     """CFL (Sattler et al. 2019) in rounds: a cluster takes its members' mean change, and splits where they disagree."""
 
     name: ClassVar[str] = "cfl"
-    clients_per_round: int | None = None  # None: everybody
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many must have come before the first round
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed, memory={"last": {}})
@@ -139,31 +135,18 @@ class CFL(_Splitting):
             models[k] = combine(state.layout, (old, *deltas), (1.0, *self._shares(state, clients))) if clients else old
         return models
 
-    def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience, first=self.first_round)
-
 
 @dataclass(frozen=True)
-class CFLAsync(_Splitting):
+class CFLAsync(_Splitting, MixesUploads):
     """CFL as a stream: every upload moves its cluster at once, and the test is made with everybody's newest change."""
 
     name: ClassVar[str] = "cfl-async"
     needs_given = True
     eps2: float = 1.0  # eps_2 of CASA's asynchronous runs
-    alpha: float = 0.3  # alpha, mixing rate of a fresh upload
-    staleness: Rule = "constant"  # s(t - tau)
-    a: float = 1.0  # a of the rule
-    b: float = 4.0  # b of the rule
-    max_staleness: int | None = None  # later uploads are dropped; the client is still answered
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rules = {
-            "alpha is in (0, 1]": 0 < self.alpha <= 1,
-            "a and b are at least 0": self.a >= 0 and self.b >= 0,
-            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
-        }
-        check(self, rules)
+        self.check_mixing()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed, memory=blank_table())
@@ -172,16 +155,14 @@ class CFLAsync(_Splitting):
         return home_task(state, client)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        if len(measured) != 1:
-            raise SettingError("CFL-Async folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
-        (m,) = measured
+        m = only(measured, "CFL-Async")
         layout, client, params = state.layout, m.upload.client, m.upload.params
         late = state.version - m.receipt.base
-        if self.max_staleness is not None and late > self.max_staleness:
+        if self.too_late(late):
             return Step(notes={"dropped": 1, "staleness": late})
         (given,) = m.given.values()
         delta, own = minus(layout, params, given), home(state, client)
-        rate = self.alpha * weigh(self.staleness, late, self.a, self.b)
+        rate = self.rate(late)
         if own is None:  # its change began at the mean of the clusters: it counts from the next on
             own = _nearest(layout, delta, self._bound(state), given)
             merged = toward(layout, state.clusters[own].params, params, rate)

@@ -15,33 +15,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from artesian.algorithms.staleness import Rule, weigh
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.algorithms.settings import MixesUploads
+from artesian.algorithms.staleness import Rule
+from artesian.core import Buffers, ClientId, Cluster, Measured, State, Step, Task
 from artesian.engine.pace import Stream
 from artesian.errors import check
 from artesian.params import Layout, Params, average, toward
 
 
 @dataclass(frozen=True)
-class FedAsync(Algorithm):
+class FedAsync(MixesUploads):
     """An exponential average over arrivals."""
 
     name: ClassVar[str] = "fedasync"
-    alpha: float = 0.3  # alpha, mixing rate of a fresh upload
     staleness: Rule = "hinge"  # s(t - tau)
-    a: float = 1.0  # a of the rule
-    b: float = 4.0  # b of the rule
     rho: float = 0.0  # rho, pull towards the received model
-    max_staleness: int | None = None  # later uploads are dropped; the client is still answered
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        rules = {
-            "alpha is in (0, 1]": 0 < self.alpha <= 1,
-            "rho, a and b are at least 0": self.rho >= 0 and self.a >= 0 and self.b >= 0,
-            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
-        }
-        check(self, rules)
+        self.check_mixing()
+        check(self, {"rho is at least 0": self.rho >= 0})
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, {"k0": Cluster(average(layout, start))}, seed=seed)
@@ -54,9 +47,8 @@ class FedAsync(Algorithm):
         new = old
         for m in measured:
             late = state.version - m.receipt.base
-            if self.max_staleness is None or late <= self.max_staleness:
-                rate = self.alpha * weigh(self.staleness, late, self.a, self.b)
-                new = toward(state.layout, new, m.upload.params, rate)
+            if not self.too_late(late):
+                new = toward(state.layout, new, m.upload.params, self.rate(late))
         return Step() if new is old else Step({"k0": new})
 
     def pace(self) -> Stream:

@@ -15,20 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.engine.pace import Rounds
+from artesian.algorithms.settings import InRounds
+from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.params import Layout, Params, average
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(InRounds):
     """The weighted mean of a cohort."""
 
     name: ClassVar[str] = "fedavg"
     clients_per_round: int = 10  # m
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         self.pace()
@@ -44,6 +41,3 @@ class FedAvg(Algorithm):
         if not sum(weights):
             return Step()
         return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
-
-    def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience)

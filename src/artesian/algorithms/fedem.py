@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import Algorithm, Buffers, ClientId, Measured, State, Step, Task
-from artesian.engine.pace import Rounds
+from artesian.core import ClientId, Measured, State, Step, Task
 from artesian.errors import check
 from artesian.params import Layout, Params, average
 
 
 @dataclass(frozen=True)
-class FedEM(Algorithm):
+class FedEM(InRoundsAfterAll):
     """Components that all clients share, mixed by each in its own way."""
 
     name: ClassVar[str] = "fedem"
@@ -31,11 +31,6 @@ class FedEM(Algorithm):
     initial: Initial = "start"  # the models of the start, or random ones
     local_epochs: int | None = None  # E of every component; None: as the training plan says
     predict: Literal["ensemble", "largest"] = "ensemble"  # with all components, or with the one of the largest share
-    clients_per_round: int | None = None  # None: everybody
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many the first round waits for; the simulator fills it in
-    buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
@@ -62,6 +57,3 @@ class FedEM(Algorithm):
             return Step(mixtures=mixtures)
         changed = {k: average(state.layout, [upload.models[k] for upload in uploads], weights) for k in state.clusters}
         return Step(changed, mixtures)
-
-    def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience, first=self.first_round)

@@ -14,22 +14,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
-from artesian.engine.pace import Rounds
+from artesian.algorithms.settings import InRounds
+from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.errors import check
 from artesian.params import Layout, Params, average
 
 
 @dataclass(frozen=True)
-class FedProx(Algorithm):
+class FedProx(InRounds):
     """The weighted mean of a cohort that was held on a leash."""
 
     name: ClassVar[str] = "fedprox"
     mu: float = 0.05  # mu, strength of the pull
     clients_per_round: int = 10  # K
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         check(self, {"mu is at least 0": self.mu >= 0})
@@ -46,6 +43,3 @@ class FedProx(Algorithm):
         if not sum(weights):
             return Step()
         return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
-
-    def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience)

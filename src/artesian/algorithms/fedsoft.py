@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from artesian.algorithms.settings import WaitsForAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
+from artesian.core import Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
 from artesian.engine.pace import Rounds
 from artesian.errors import SettingError, check
 from artesian.params import Layout, Params, average
@@ -28,7 +29,7 @@ from artesian.recipes import ESTIMATE_ONLY
 
 
 @dataclass(frozen=True)
-class FedSoft(Algorithm):
+class FedSoft(WaitsForAll):
     """Phases of estimation, and rounds in which those drawn train."""
 
     name: ClassVar[str] = "fedsoft"
@@ -42,7 +43,6 @@ class FedSoft(Algorithm):
     estimation_work: float = 0.1  # of an estimation, as a share of a training's time; the simulator's business
     quorum: int | None = None  # how many must wait before a round begins; None: one
     patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many the first round waits for; the simulator fills it in
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:

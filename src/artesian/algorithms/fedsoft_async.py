@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from artesian.algorithms import staleness
+from artesian.algorithms.settings import only
 from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
 from artesian.engine.pace import Stream
-from artesian.errors import SettingError, check
+from artesian.errors import check
 from artesian.params import Layout, Params, toward
 
 
@@ -58,9 +59,7 @@ class FedSoftAsync(Algorithm):
         return Task(models, "soft", {"prox": self.rho, "sigma": self.sigma}, mixture)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        if len(measured) != 1:
-            raise SettingError("FedSoft-Async folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
-        (m,) = measured
+        m = only(measured, "FedSoft-Async")
         shares = m.upload.mixture or {}  # mu
         late = state.version + 1 - m.receipt.base  # t - tau
         if late > (self.tau0 or state.present):

@@ -14,32 +14,28 @@ does, and everybody falls to the same centre. Distances see all trainable weight
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from artesian.algorithms.clustering import kmeans_groups
 from artesian.algorithms.membership import home, home_task
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task, Tree
+from artesian.algorithms.settings import InRoundsAfterAll
+from artesian.core import ClientId, Cluster, ClusterId, Measured, State, Step, Task, Tree
 from artesian.engine.pace import Rounds
 from artesian.errors import SettingError, check
 from artesian.params import Layout, Params, average, distance
 
 
 @dataclass(frozen=True)
-class FeSEM(Algorithm):
+class FeSEM(InRoundsAfterAll):
     """Centres are means of weights; every client goes to the nearest."""
 
     name: ClassVar[str] = "fesem"
     clusters: int | None = None  # K; None: as many as start models
     centres: Literal["kmeans", "random"] = "kmeans"  # where the centres come from
     migrate: bool = False  # FeSEM-MIG: whoever's data changed looks for its centre at once
-    clients_per_round: int | None = None  # None: everybody
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many must have come before the first round
-    buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         rules = {
@@ -108,7 +104,7 @@ class FeSEM(Algorithm):
         return _step(state, _centred(state.layout, weights, homes), homes, memory)
 
     def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience, self._cohort, self.first_round)
+        return replace(super().pace(), select=self._cohort)
 
     def _cohort(self, state: State, ready: Sequence[ClientId]) -> Sequence[ClientId]:
         """Everybody until there are centres; then a cohort."""

@@ -18,15 +18,14 @@ their matrix, which would be as large as all of them; pre-trainings are counted 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from artesian.algorithms.clustering import cosines, kmeans_groups, left_singular, linked_groups
+from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.core import (
-    Algorithm,
-    Buffers,
     ClientId,
     Cluster,
     ClusterId,
@@ -51,7 +50,7 @@ PRETRAINING = 0.1  # of a usual training, in virtual time
 
 
 @dataclass(frozen=True)
-class FedGroup(Algorithm):
+class FedGroup(InRoundsAfterAll):
     """FedGroup (Duan et al. 2021): groups by direction; whoever has a group stays in it."""
 
     name: ClassVar[str] = "fedgroup"
@@ -68,10 +67,6 @@ class FedGroup(Algorithm):
     random_assign: bool = False  # RAC: a client that was not clustered goes anywhere, and stays
     selection: Literal["round-robin", "random"] = "round-robin"  # who was never drawn goes first
     clients_per_round: int | None = 10  # K_c; None: everybody who waits
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many must wait before the cold start; the simulator fills it in
-    buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         rules = {
@@ -124,7 +119,7 @@ class FedGroup(Algorithm):
 
     def pace(self) -> Rounds:
         first = max(self.groups or 1, self.first_round or 1)
-        return Rounds(self.clients_per_round, self.quorum, self.patience, self._cohort, first)
+        return replace(super().pace(), select=self._cohort, first=first)
 
     # what a client is asked
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from artesian.algorithms.clustering import blank_table, refreshed, spectral_groups
 from artesian.algorithms.membership import home_task
-from artesian.algorithms.staleness import Rule, weigh
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
-from artesian.engine.pace import Rounds, Stream
-from artesian.errors import SettingError, check
+from artesian.algorithms.settings import InRoundsAfterAll, KnowsLength, MixesUploads, only
+from artesian.core import Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
+from artesian.engine.pace import Stream
+from artesian.errors import check
 from artesian.params import Layout, Params, average, minus, toward
 
 
@@ -39,14 +39,13 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Connected(Algorithm):
+class _Connected(KnowsLength):
     """Placing and halving by connectivity: what both forms share."""
 
     usual: ClassVar[int]  # T where no horizon is planned: that of CASA's runs
     alpha_start: float = 0.85  # alpha*(0), the threshold at the start
     growth: float = 4.0  # eps, how fast the threshold rises
     similarity: Literal["weights", "delta"] = "weights"  # of what cosines are taken
-    horizon: int | None = None  # T, the planned number of folds
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
@@ -93,15 +92,11 @@ class _Connected(Algorithm):
 
 
 @dataclass(frozen=True)
-class ICFL(_Connected):
+class ICFL(_Connected, InRoundsAfterAll):
     """ICFL (reconstructed), in rounds: place, halve, then average inside every cluster."""
 
     name: ClassVar[str] = "icfl"
     usual: ClassVar[int] = 500
-    clients_per_round: int | None = None  # None: everybody
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many must have come before the first round
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         table = self._table(state, measured)
@@ -112,40 +107,25 @@ class ICFL(_Connected):
 
         return _step(state, self._groups(state, table, measured), model, table)
 
-    def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience, first=self.first_round)
-
 
 @dataclass(frozen=True)
-class ICFLAsync(_Connected):
+class ICFLAsync(_Connected, MixesUploads):
     """ICFL (reconstructed) as a stream: place, halve, then move the uploader's cluster."""
 
     name: ClassVar[str] = "icfl-async"
     usual: ClassVar[int] = 50_000
-    alpha: float = 0.3  # alpha, mixing rate of a fresh upload
-    staleness: Rule = "constant"  # s(t - tau)
-    a: float = 1.0  # a of the rule
-    b: float = 4.0  # b of the rule
-    max_staleness: int | None = None  # later uploads are dropped; the client is still answered
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rules = {
-            "alpha is in (0, 1]": 0 < self.alpha <= 1,
-            "a and b are at least 0": self.a >= 0 and self.b >= 0,
-            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
-        }
-        check(self, rules)
+        self.check_mixing()
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        if len(measured) != 1:
-            raise SettingError("ICFL-Async folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
-        (m,) = measured
+        m = only(measured, "ICFL-Async")
         late = state.version - m.receipt.base
-        if self.max_staleness is not None and late > self.max_staleness:
+        if self.too_late(late):
             return Step(notes={"dropped": 1})
         table = self._table(state, measured)
-        rate = self.alpha * weigh(self.staleness, late, self.a, self.b)
+        rate = self.rate(late)
 
         def model(group: _Group) -> Params | None:
             if m.upload.client not in group.clients:

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import Algorithm, Buffers, ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
-from artesian.engine.pace import Rounds
+from artesian.core import ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
 from artesian.errors import check
 from artesian.params import Layout, Params, average, combine
 from artesian.recipes import ESTIMATE_ONLY, pick_of
@@ -28,7 +28,7 @@ ONE_STEP = {"delta": True, "optimizer": "sgd", "momentum": 0.0, "epochs": 1, "ba
 
 
 @dataclass(frozen=True)
-class IFCA(Algorithm):
+class IFCA(InRoundsAfterAll):
     """Hard clusters that the clients choose."""
 
     name: ClassVar[str] = "ifca"
@@ -37,11 +37,6 @@ class IFCA(Algorithm):
     averaging: Literal["model", "gradient"] = "model"  # whole trainings, or one gradient step per round
     migrate: bool = False  # IFCA-MIG: a waiting client whose data changed picks again at once
     estimation_work: float = 0.1  # of picking alone, as a share of a training's time; the simulator's business
-    clients_per_round: int | None = None  # None: everybody
-    quorum: int | None = None  # how many must wait before a round begins; None: a full cohort
-    patience: float | None = None  # how long a round waits for its last clients
-    first_round: int | None = None  # how many the first round waits for; the simulator fills it in
-    buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
@@ -71,9 +66,6 @@ class IFCA(Algorithm):
             picks.setdefault(pick_of(upload), []).append(upload.params)
         changed = {k: self._folded(state, k, models, len(trained)) for k, models in sorted(picks.items())}
         return Step(changed, {m.upload.client: m.upload.mixture or {} for m in measured})
-
-    def pace(self) -> Rounds:
-        return Rounds(self.clients_per_round, self.quorum, self.patience, first=self.first_round)
 
     def _all(self, state: State, client: ClientId, settings: dict[str, Any]) -> Task:
         models = {k: cluster.params for k, cluster in state.clusters.items()}

@@ -15,37 +15,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from artesian.algorithms.staleness import Rule, weigh
+from artesian.algorithms.settings import MixesUploads, only
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import Algorithm, Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.core import Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
 from artesian.engine.pace import Stream
-from artesian.errors import SettingError, check
 from artesian.params import Layout, Params, toward
 from artesian.recipes import pick_of
 
 
 @dataclass(frozen=True)
-class IFCAAsync(Algorithm):
+class IFCAAsync(MixesUploads):
     """The picked cluster moves towards the upload."""
 
     name: ClassVar[str] = "ifca-async"
     clusters: int | None = None  # K; None: as many as the start has models
     initial: Initial = "start"  # the models of the start, or random ones
-    alpha: float = 0.3  # a, mixing rate of a fresh upload
-    staleness: Rule = "constant"  # how lateness counts
-    a: float = 1.0  # a of the rule
-    b: float = 4.0  # b of the rule
-    max_staleness: int | None = None  # later uploads change nothing; the client is still answered
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-        rules = {
-            "alpha is in (0, 1]": 0 < self.alpha <= 1,
-            "a and b are at least 0": self.a >= 0 and self.b >= 0,
-            "max_staleness is at least 0": self.max_staleness is None or self.max_staleness >= 0,
-        }
-        check(self, rules)
+        self.check_mixing()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         return State(layout, different("IFCA-Async", layout, start, self.clusters, self.initial, seed), seed=seed)
@@ -61,18 +50,15 @@ class IFCAAsync(Algorithm):
         return {}
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        if len(measured) != 1:
-            raise SettingError("IFCA-Async folds one upload at a time", f"{len(measured)}", "use Stream(batch=1)")
-        (m,) = measured
+        m = only(measured, "IFCA-Async")
         picked = pick_of(m.upload)
         cluster = state.clusters[picked]
         late = cluster.updates - m.receipt.memo[picked]
-        stale = self.max_staleness is not None and late > self.max_staleness
+        stale = self.too_late(late)
         notes = {"stale": float(stale), "staleness": float(late)}
         if stale or not m.upload.samples:
             return Step(mixtures={m.upload.client: {picked: 1.0}}, notes=notes)
-        rate = self.alpha * weigh(self.staleness, late, self.a, self.b)
-        moved = toward(state.layout, cluster.params, m.upload.params, rate)
+        moved = toward(state.layout, cluster.params, m.upload.params, self.rate(late))
         return Step({picked: moved}, {m.upload.client: {picked: 1.0}}, notes=notes)
 
     def pace(self) -> Stream:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from artesian.core import ClientId, Desk, State
+from artesian.core import ClientId, Desk, Pace, State
 
 Select = Callable[[State, Sequence[ClientId]], Sequence[ClientId]]
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(Pace):
     """Asynchronous: every upload is answered at once; every `batch` uploads are folded together."""
 
     batch: int = 1
@@ -30,7 +30,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Rounds:
+class Rounds(Pace):
     """Synchronous: once `quorum` clients wait, a cohort of `size` is drawn; when the last of it has uploaded,
     left or run out of `patience`, one fold closes the round."""
 
@@ -41,17 +41,24 @@ class Rounds:
     first: int | None = None  # how many must wait before the very first round; None: the quorum
 
     def __post_init__(self) -> None:
-        for name in ("size", "quorum", "first"):
-            number = getattr(self, name)
+        for name, number in {"size": self.size, "quorum": self.quorum, "first": self.first}.items():
             if number is not None and number < 1:
                 raise ValueError(f"a round needs one client at least, not {name} {number}")
         _check_patience(self.patience)
+
+    @property
+    def in_rounds(self) -> bool:
+        return True
+
+    @property
+    def clients_needed(self) -> int:
+        return self.quorum or self.size or 1
 
     def folds(self, desk: Desk) -> bool:
         return bool(desk.pending) and desk.open == 0
 
     def answers(self, desk: Desk, state: State) -> Sequence[ClientId]:
-        wanted = self.quorum or self.size or 1
+        wanted = self.clients_needed
         if desk.given == 0:
             wanted = max(wanted, self.first or 0)
         if desk.open or desk.pending or len(desk.waiting) < wanted:

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
-from artesian.core import Algorithm, Model, Plan
+from artesian.core import Algorithm, Forecast, Model, Plan
 from artesian.errors import SettingError, check
 from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
@@ -68,10 +68,8 @@ class Experiment:
     def planned(self) -> Self:
         """The same, with an algorithm that knows how long the run is meant to last and how many come to its start."""
         self._check_cohort()
-        known = {"horizon": self.rounds or self.uploads, "first_round": self._early()}
-        wanted = {f.name for f in _fields(self.algorithm)} & set(known)
-        told = {name: known[name] for name in wanted if getattr(self.algorithm, name) is None}
-        return replace(self, algorithm=replace(self.algorithm, **told)) if told else self  # type: ignore[type-var]
+        forecast = Forecast(self.rounds or self.uploads, self._early())
+        return replace(self, algorithm=self.algorithm.planned(forecast))
 
     def _early(self) -> int:
         """How many clients are there from the start."""
@@ -80,14 +78,13 @@ class Experiment:
 
     def _check_cohort(self) -> None:
         """There are as many clients as a round waits for."""
-        clients, pace = len(self.world.names), self.algorithm.pace()
-        wanted = getattr(pace, "quorum", None) or getattr(pace, "size", None) or 1
+        clients, wanted = len(self.world.names), self.algorithm.pace().clients_needed
         if wanted > clients:
             raise SettingError(f"A round needs {wanted} clients, but there are {clients}", "Lower clients_per_round")
 
     def check_run(self, seed: int) -> None:
         """A run of it folds at least once, and its proxy sets are as large as the sample of them."""
-        batch, flushed = getattr(self.algorithm.pace(), "batch", 1), getattr(self.algorithm, "flush_on_stop", False)
+        batch, flushed = self.algorithm.pace().batch, self.algorithm.flush_on_stop
         if self.rounds is None and batch > self.uploads and not flushed:
             problem = f"A fold needs {batch} uploads, but the run has {self.uploads} in all"
             raise SettingError(problem, "Raise uploads, or lower buffer_size")

@@ -10,7 +10,6 @@ from typing import Any
 
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
-from artesian.engine.pace import Rounds
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
@@ -166,7 +165,7 @@ class Simulation:
     def _turn(self) -> int:
         """The turn of the world: a round each, or as many folds as the world says where there are none."""
         rounds = self.coordinator.state.rounds
-        return rounds if isinstance(self.coordinator.pace, Rounds) else rounds // STREAM_TURN
+        return rounds if self.coordinator.pace.in_rounds else rounds // STREAM_TURN
 
     def _join(self, client: ClientId, changed: bool = False) -> None:
         visit = self.world.visit(self.seed, client, self._cycle(client))
@@ -300,7 +299,7 @@ class Simulation:
         return flight is not None and flight.task.number == moment.number
 
     def _finish(self) -> None:
-        if getattr(self.experiment.algorithm, "flush_on_stop", False):
+        if self.experiment.algorithm.flush_on_stop:
             self.coordinator.flush()
         self.watch.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
         if not self._due(self.experiment.evaluate_every):

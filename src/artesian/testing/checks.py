@@ -48,7 +48,8 @@ def _federation(algorithm: Algorithm, model: Model, **options: Any) -> Federatio
 def _uploads(algorithm: Algorithm) -> int:
     """Enough uploads to fold several times, whatever the pace."""
     pace = algorithm.pace()
-    return 3 * max(getattr(pace, "batch", 1), getattr(pace, "size", 1) or 4) + 3
+    everybody = 4 if pace.in_rounds and pace.clients_needed == 1 else 1
+    return 3 * max(pace.batch, pace.clients_needed, everybody) + 3
 
 
 def _expect(holds: bool, algorithm: Algorithm, rule: str) -> None:
