@@ -1,23 +1,20 @@
 """A toy federation as it is served: the application in process, a server process of its own, and clients."""
 
 import asyncio
-import atexit
 import http.client
 import json
 import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
 import httpx
+from launching import Launcher, launcher
 
 from artesian.algorithms import CDFL
 from artesian.core import Notebook, Upload
@@ -160,35 +157,6 @@ federation = make()
 """
 
 
-class Launcher:
-    """The process that forks servers; see launcher.py."""
-
-    def __init__(self, prelude: str = "", under: tuple[str, ...] = ()) -> None:
-        command = [*under, sys.executable, str(Path(__file__).with_name("launcher.py"))]
-        environment = {**os.environ, "PROMISES_PRELUDE": prelude}
-        self.process = subprocess.Popen(
-            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.process.stdout.readline() == "ready\n"
-
-    def ask(self, **order) -> int | None:
-        print(json.dumps(order), file=self.process.stdin, flush=True)
-        return json.loads(self.process.stdout.readline())
-
-    def close(self) -> None:
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
-        self.process.stdout.close()
-
-
-@cache
-def launcher() -> Launcher:
-    """The one that all ordinary servers come from."""
-    made = Launcher()
-    atexit.register(made.close)
-    return made
-
-
 class Web:
     """A server at a port of this machine, as its clients see it."""
 
@@ -231,8 +199,7 @@ class Process(Web):
     def start(self, **environment: str) -> None:
         words = ["serve", "served:federation", "--store", "store", "--port", str(self.port)]
         words += ["--set", "snapshot_every=7", *self.options]
-        order = {"folder": str(self.folder), "log": str(self.folder / "log"), "environment": environment}
-        self.pid = self.source.ask(words=words, **order)
+        self.pid = self.source.start(words, self.folder, self.folder / "log", **environment)
         end = time.monotonic() + 60
         while not self.up():
             assert self.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()
@@ -261,14 +228,10 @@ class Process(Web):
 
     def poll(self) -> int | None:
         """The exit code, once it has one."""
-        return self.source.ask(poll=self.pid)
+        return self.source.poll(self.pid)
 
     def wait(self, seconds: float = 60.0) -> int:
-        end = time.monotonic() + seconds
-        while (code := self.poll()) is None:
-            assert time.monotonic() < end, "the server does not end"
-            time.sleep(0.005)
-        return code
+        return self.source.wait(self.pid, seconds)
 
     def stop(self, number: int = signal.SIGKILL) -> int:
         os.kill(self.pid, number)

@@ -5,7 +5,8 @@ import signal
 import subprocess
 
 import pytest
-from promises.federation import Launcher, Process
+from launching import SERVING, Launcher
+from promises.federation import Process
 from promises.table import needs
 from promises.trace import OPTIONS, unsynced
 
@@ -16,7 +17,7 @@ def traced(folder, uploads: int, prelude: str = "") -> tuple[int, list[str]]:
     works = subprocess.run(["strace", "-f", "-o", "/dev/null", "true"], capture_output=True).returncode == 0
     needs(works, "strace may not trace here")
     trace = folder / "trace"
-    source = Launcher(prelude, under=("strace", *OPTIONS, "-o", str(trace)))
+    source = Launcher(SERVING + prelude, under=("strace", *OPTIONS, "-o", str(trace)))
     try:
         server = Process(folder, "--set", "log=off", source=source)
         task = server.join("c0")

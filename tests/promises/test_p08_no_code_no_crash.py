@@ -7,8 +7,9 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+from launching import SERVING, Launcher
 from promises.checks import untyped
-from promises.federation import MODEL, SECRET, Launcher, Process, answer, draws, restored
+from promises.federation import MODEL, SECRET, Process, answer, draws, restored
 from promises.listening import PRELUDE, heard
 from promises.mutations import CORPUS, EMPTY_TENSORS, mutated
 
@@ -55,7 +56,7 @@ class Connection:
 
 def test_mutated_bodies_over_http_are_refused_by_type_and_change_nothing(tmp_path, promise, figure) -> None:
     wanted, rng = promise("mutations-http"), draws("mutations-http")
-    source = Launcher(PRELUDE)
+    source = Launcher(SERVING + PRELUDE)
     try:
         server = Process(tmp_path, "--set", "keep_uploads=true", source=source, PROMISES_AUDIT=str(tmp_path / "audit"))
         task = server.upload("c0", server.join("c0"))
@@ -108,7 +109,7 @@ def opened(body, announced, models):
 app._opened = opened
 """
     )
-    source = Launcher(doctored)
+    source = Launcher(SERVING + doctored)
     try:
         server = Process(tmp_path, source=source, PROMISES_AUDIT=str(tmp_path / "audit"))
         server.join("c0")

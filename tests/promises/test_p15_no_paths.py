@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
+from launching import SERVING, Launcher
 from promises.checks import untyped
-from promises.federation import SECRET, Launcher, Process, draws
+from promises.federation import SECRET, Process, draws
 from promises.listening import PRELUDE, heard
 
 PIECES = [
@@ -58,7 +59,7 @@ def test_no_id_or_number_touches_a_file_of_its_name(tmp_path, promise, figure) -
     (tmp_path / "server").mkdir()
     (tmp_path / "canary").write_text("untouched")
     store = tmp_path / "server" / "store"
-    source = Launcher(PRELUDE)
+    source = Launcher(SERVING + PRELUDE)
     try:
         audit = tmp_path / "audit"
         server = Process(tmp_path / "server", source=source, PROMISES_AUDIT=str(audit))

@@ -1,0 +1,78 @@
+"""Commands as real processes that cost no imports: forked from one that has done them."""
+
+import atexit
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+SERVING = """
+import uvicorn
+import artesian.server.serve
+from artesian.algorithms import CDFL
+from artesian.testing import ToyModel
+"""
+SIMULATING = """
+import sklearn.datasets
+import artesian.config.experiments, artesian.report.runs, artesian.simulator.executors, artesian.simulator.folder
+"""
+
+
+class Launcher:
+    """The process that forks commands; see launcher.py."""
+
+    def __init__(self, prelude: str = "", under: tuple[str, ...] = ()) -> None:
+        command = [*under, sys.executable, str(Path(__file__).with_name("launcher.py"))]
+        self.process = subprocess.Popen(
+            command,
+            env={**os.environ, "LAUNCHER_PRELUDE": prelude},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout.readline() == "ready\n"
+
+    def start(self, words: list[str], folder: Path, log: Path, out: Path | None = None, **environment: str) -> int:
+        """The process id of `artesian words`, run in this folder, its standard error in a log."""
+        surroundings = {**os.environ, **environment}
+        return self._ask(words=words, folder=str(folder), log=str(log), out=str(out or log), environment=surroundings)
+
+    def poll(self, pid: int) -> int | None:
+        """The exit code, once it has one."""
+        return self._ask(poll=pid)
+
+    def wait(self, pid: int, seconds: float = 60.0) -> int:
+        """The exit code of a process that must end."""
+        end = time.monotonic() + seconds
+        while (code := self.poll(pid)) is None:
+            assert time.monotonic() < end, "a command does not end"
+            time.sleep(0.002)
+        return code
+
+    def run(self, *words: str, cwd: Path | None = None, timeout: float = 120, **environment: str):
+        """A command from its start to its end: its exit code, and what it printed."""
+        with tempfile.TemporaryDirectory() as folder:
+            out, log = Path(folder, "out"), Path(folder, "log")
+            pid = self.start(list(words), cwd or Path.cwd(), log, out, **environment)
+            return subprocess.CompletedProcess(words, self.wait(pid, timeout), out.read_text(), log.read_text())
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+    def _ask(self, **order) -> int | None:
+        print(json.dumps(order), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+
+@cache
+def launcher(prelude: str = SERVING) -> Launcher:
+    """The one that all ordinary commands with these imports come from."""
+    made = Launcher(prelude)
+    atexit.register(made.close)
+    return made
