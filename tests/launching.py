@@ -26,6 +26,7 @@ class Launcher:
     """The process that forks commands; see launcher.py."""
 
     def __init__(self, prelude: str = "", under: tuple[str, ...] = ()) -> None:
+        self._codes: dict[int, int | None] = {}  # of those that have ended
         command = [*under, sys.executable, str(Path(__file__).with_name("launcher.py"))]
         self.process = subprocess.Popen(
             command,
@@ -43,7 +44,9 @@ class Launcher:
 
     def poll(self, pid: int) -> int | None:
         """The exit code, once it has one."""
-        return self._ask(poll=pid)
+        if self._codes.get(pid) is None:
+            self._codes[pid] = self._ask(poll=pid)
+        return self._codes[pid]
 
     def wait(self, pid: int, seconds: float = 60.0) -> int:
         """The exit code of a process that must end."""

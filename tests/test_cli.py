@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from launching import SIMULATING, launcher
 from typer.testing import CliRunner
 
 from artesian import cli
@@ -29,15 +30,8 @@ FIELDS = [
 QUICK = ["--set", "uploads=20", "--set", "world.clients=4"]
 
 
-def artesian(*arguments: str, cwd: Path | None = None, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "artesian.cli", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        **options,
-    )
+def artesian(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess:
+    return launcher(SIMULATING).run(*arguments, cwd=cwd, **environment)
 
 
 def fails(code: int, *arguments: str, cwd: Path | None = None) -> str:
@@ -302,7 +296,7 @@ def test_a_failure_in_somebodys_code_is_one_sentence_until_more_is_asked_for(tmp
     arguments = ("simulate", "digits-2", *QUICK, "--set", "algorithm.name=mine:Mine")
     told = fails(1, *arguments, cwd=tmp_path)
     assert "RuntimeError: my own bug (mine.py, line 4)" in told
-    shown = artesian(*arguments, cwd=tmp_path, env={**os.environ, "ARTESIAN_TRACEBACK": "1"})
+    shown = artesian(*arguments, cwd=tmp_path, ARTESIAN_TRACEBACK="1")
     assert "Traceback" in shown.stderr
 
 
@@ -432,6 +426,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path) -> None
 
 def test_a_missing_extra_answers_with_its_pip_command(tmp_path) -> None:
     (tmp_path / "sklearn.py").write_text("raise ModuleNotFoundError('sklearn')\n")
-    told = artesian("simulate", "digits-2", *QUICK, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    command = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", *QUICK]
+    told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert told.returncode == 2
     assert "pip install 'artesian[sim]'" in told.stderr

@@ -3,12 +3,10 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-import httpx
+from launching import launcher
+from promises.federation import Web, until
 
 POINTS = """
 import os
@@ -50,42 +48,36 @@ class Process:
         (folder / "points.py").write_text(app)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "artesian.cli", "serve", "points:federation", "--store", "store"]
-        with open(folder / "log", "wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)],
-                cwd=folder,
-                stderr=log,
-                env={**os.environ, "ALGORITHM": algorithm},
-            )
-        self._wait()
-        words = (folder / "log").read_text().splitlines()
-        self.token = next(line.split()[-1] for line in words if line.startswith("enrol token"))
-
-    def _wait(self) -> None:
-        end = time.monotonic() + 30
-        while True:
-            try:
-                httpx.get(f"{self.url}/healthz")
-                return
-            except httpx.TransportError:
-                assert self.process.poll() is None, (self.folder / "log").read_text()
-                assert time.monotonic() < end
-                time.sleep(0.02)
+            self.web = Web(probe.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.web.port}"
+        words = ["serve", "points:federation", "--store", "store", "--port", str(self.web.port)]
+        self.pid = launcher().start(words, folder, folder / "log", ALGORITHM=algorithm)
+        until(lambda: self.web.up() or self.poll() is not None)
+        assert self.poll() is None, (folder / "log").read_text()
+        lines = (folder / "log").read_text().splitlines()
+        self.token = next(line.split()[-1] for line in lines if line.startswith("enrol token"))
 
     def task(self, client: str, secret: str) -> bytes:
         """The open task of a client, as the server tells it."""
-        told = httpx.get(f"{self.url}/v1/clients/{client}/task", headers={"authorization": f"Bearer {secret}"})
-        assert told.status_code == 200, told.text
-        return told.content
+        status, told = self.web.request("GET", f"/v1/clients/{client}/task", secret)
+        assert status == 200, told
+        return told
+
+    def poll(self) -> int | None:
+        """The exit code, once it has one."""
+        return launcher().poll(self.pid)
+
+    def kill(self) -> None:
+        """End it at once, if it has not ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+            launcher().wait(self.pid)
 
     def stop(self) -> dict:
         """End it in good order; what its store holds, client by client."""
         from artesian.server.serve import describe
 
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(timeout=30) == 0, (self.folder / "log").read_text()
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+        assert launcher().wait(self.pid, 30) == 0, (self.folder / "log").read_text()
         return {member["client"]: member for member in describe(self.folder / "store")["members"]}

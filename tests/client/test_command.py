@@ -1,7 +1,6 @@
 """`artesian client` as a user meets it: real processes against a real server."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launching import launcher
 from safetensors.numpy import load_file
 from servers import Process
 
@@ -20,8 +20,7 @@ from artesian.storage.codec import decode
 def server(tmp_path_factory):
     made = Process(tmp_path_factory.mktemp("federation") / "server")
     yield made
-    made.process.kill()
-    made.process.wait()
+    made.kill()
 
 
 def command(server: Process, home: Path, *options: str) -> list[str]:
@@ -29,14 +28,8 @@ def command(server: Process, home: Path, *options: str) -> list[str]:
 
 
 def run(server: Process, home: Path, *options: str, code: int = 0, token: bool = True) -> str:
-    told = subprocess.run(
-        command(server, home, *options),
-        capture_output=True,
-        text=True,
-        cwd=server.folder,
-        timeout=60,
-        env={**os.environ, "ARTESIAN_TOKEN": server.token if token else ""},
-    )
+    words = command(server, home, *options)[3:]
+    told = launcher().run(*words, cwd=server.folder, timeout=60, ARTESIAN_TOKEN=server.token if token else "")
     assert told.returncode == code, told.stdout + told.stderr
     assert "Traceback" not in told.stderr
     return told.stdout if code == 0 else " ".join(told.stderr.split())
@@ -102,13 +95,7 @@ def test_every_goes_on_over_failures_that_pass(server, tmp_path) -> None:
     nowhere = "http://127.0.0.1:9"
     (home / "identity.json").write_text(json.dumps({**identity, "url": nowhere}))
     options = ["--learner", "points:learner", "--every", "0", "--times", "3", "--patience", "0"]
-    told = subprocess.run(
-        [sys.executable, "-m", "artesian.cli", "client", nowhere, "--home", str(home), *options],
-        capture_output=True,
-        text=True,
-        cwd=server.folder,
-        timeout=60,
-    )
+    told = launcher().run("client", nowhere, "--home", str(home), *options, cwd=server.folder, timeout=60)
     assert told.returncode == 0
     assert told.stderr.count("a server answers in the end") == 3
     assert "stamina" not in told.stderr
@@ -133,11 +120,6 @@ def test_what_is_wrong_is_said_in_one_sentence(server, tmp_path, options, words)
 def test_without_a_token_nobody_joins_and_an_address_is_written_out(server, tmp_path) -> None:
     assert "ARTESIAN_TOKEN" in run(server, tmp_path / "home", code=2, token=False)
     assert not (tmp_path / "home").exists()
-    told = subprocess.run(
-        [sys.executable, "-m", "artesian.cli", "client", "localhost:8440", "--home", "h", "--token", "t"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-    )
+    told = launcher().run("client", "localhost:8440", "--home", "h", "--token", "t", cwd=tmp_path)
     assert told.returncode == 2
     assert "begins with http" in told.stderr

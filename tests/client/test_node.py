@@ -35,9 +35,7 @@ def serve(tmp_path):
 
     yield start
     for server in started:
-        if server.process.poll() is None:
-            server.process.kill()
-            server.process.wait()
+        server.kill()
 
 
 def run(url: str, token: str, home: Path, times: int = 1, *more: str) -> list[dict]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
+from launching import launcher
 from promises.federation import APP, MODEL, SECRET, Process, Server, answer, federation
 
 from artesian.algorithms import FedAvg, FedBuff
@@ -399,8 +400,7 @@ def test_guards_compare_whole_secrets(tmp_path) -> None:
 
 def test_two_servers_do_not_share_a_store(tmp_path) -> None:
     server = Process(tmp_path)
-    command = [sys.executable, "-m", "artesian.cli", "serve", "served:federation", "--store", "store", "--port", "0"]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    told = launcher().run("serve", "served:federation", "--store", "store", "--port", "0", cwd=tmp_path, timeout=60)
     assert told.returncode == 2
     assert "held by another" in told.stderr
     assert server.stop(signal.SIGTERM) == 0
@@ -417,8 +417,7 @@ def test_two_servers_do_not_share_a_store(tmp_path) -> None:
 )
 def test_a_server_that_is_asked_for_the_wrong_thing_says_so(tmp_path, options, words) -> None:
     (tmp_path / "served.py").write_text(APP)
-    command = [sys.executable, "-m", "artesian.cli", "serve", "served:federation", "--store", "store", *options]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    told = launcher().run("serve", "served:federation", "--store", "store", *options, cwd=tmp_path, timeout=60)
     assert told.returncode == 2, told.stderr
     assert words in " ".join(told.stderr.split())
     assert not (tmp_path / "store").exists()
@@ -439,19 +438,9 @@ def test_https_with_a_certificate(tmp_path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "artesian.cli",
-        "serve",
-        "served:federation",
-        "--store",
-        "store",
-        "--port",
-        str(port),
-    ]
-    command += ["--tls-cert", "cert.pem", "--tls-key", "key.pem"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    words = ["serve", "served:federation", "--store", "store", "--port", str(port)]
+    words += ["--tls-cert", "cert.pem", "--tls-key", "key.pem"]
+    process = launcher().start(words, tmp_path, tmp_path / "log")
     try:
         context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
         end = time.monotonic() + 30
@@ -465,8 +454,8 @@ def test_https_with_a_certificate(tmp_path) -> None:
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{port}/healthz")
     finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(timeout=30)
+        os.kill(process, signal.SIGTERM)
+        launcher().wait(process, 30)
 
 
 def test_federations_without_start_models_begin_with_a_fresh_one(tmp_path) -> None:
