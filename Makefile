@@ -9,11 +9,12 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,report,dev
 
-.PHONY: help install demo test reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
+.PHONY: help install demo test test-heavy test-ray test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
-	@echo "make test         run the tests"
+	@echo "make test         run the tests, without those of whole processes (a few minutes)"
+	@echo "make test-all     run everything, however long: all of the above, whole processes, full counts, Ray"
 	@echo "make reliability  prove the service's promises, in full counts"
 	@echo "make check        formatting, lint, types"
 	@echo "make install      everything for development, torch included"
@@ -42,11 +43,28 @@ install: $(VENV)/.dev
 demo: $(VENV)/.demo
 	@$(BIN)/artesian demo
 
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	@$(PYTEST) -m 'not heavy and not ray' $(ARGS)
+
+test-heavy: $(VENV)/.dev
+	@$(PYTEST) -m 'heavy and not ray' $(ARGS)
+
+# Ray starts processes of its own, as many as there are cores: its tests run one after the other.
+test-ray: $(VENV)/.dev
+	@$(PIP) --editable '.[ray]'
+	@$(BIN)/python -m pytest -m ray --ignore=tests/server $(ARGS)
+	@$(BIN)/python -m pytest -m ray tests/server $(ARGS)
+
+test-all: $(VENV)/.dev
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory test-heavy ARGS=--ignore=tests/promises
+	@$(MAKE) --no-print-directory reliability
+	@$(MAKE) --no-print-directory test-ray
 
 reliability: $(VENV)/.dev
-	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load
+	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load $(ARGS)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

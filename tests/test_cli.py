@@ -180,6 +180,7 @@ def test_progress_is_plain_lines_when_nobody_watches() -> None:
     assert "\x1b" not in told.stderr
 
 
+@pytest.mark.heavy
 def test_progress_is_a_bar_on_a_terminal() -> None:
     parent, child = pty.openpty()
     command = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", *QUICK]
@@ -344,6 +345,7 @@ def test_an_existing_folder_a_mismatch_and_a_finished_run(tmp_path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_ctrl_c_says_how_to_go_on(tmp_path, workers) -> None:
     out = tmp_path / "run"
@@ -386,6 +388,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, workers) -> None:
     assert any((out / "snapshots").iterdir())
 
 
+@pytest.mark.heavy
 def test_a_full_disk_is_the_machines_fault_and_loses_nothing(tmp_path) -> None:
     """A process that may write no more than 200 kB into any file stands for a disk that is full."""
     out = tmp_path / "run"

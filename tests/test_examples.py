@@ -20,6 +20,7 @@ def run(*command: str, cwd: Path) -> str:
     return told.stdout
 
 
+@pytest.mark.heavy
 def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "own_algorithm.py"), cwd=tmp_path)
     assert "passes is_pure" in told
@@ -28,6 +29,7 @@ def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
     assert len(lines) < 60
 
 
+@pytest.mark.heavy
 def test_your_own_model_runs_simulated_and_in_process(tmp_path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     told = run(sys.executable, str(ROOT / "examples" / "own_model.py"), cwd=tmp_path)
@@ -35,18 +37,21 @@ def test_your_own_model_runs_simulated_and_in_process(tmp_path) -> None:
     assert "the same bits over HTTP: True" in told
 
 
+@pytest.mark.heavy
 def test_own_data_run_from_their_folder(tmp_path) -> None:
     (tmp_path / "own_data.py").write_text((ROOT / "examples" / "own_data.py").read_text())
     told = run(sys.executable, "own_data.py", cwd=tmp_path)
     assert "client_after" in told
 
 
+@pytest.mark.heavy
 def test_the_quickstart_runs(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "quickstart.py"), cwd=tmp_path)
     assert "cdfl" in told
     assert "fedbuff" in told
 
 
+@pytest.mark.heavy
 def test_an_own_algorithm_runs_from_a_file_by_its_path(tmp_path) -> None:
     (tmp_path / "mine.py").write_text((ROOT / "examples" / "own_algorithm.py").read_text())
     (tmp_path / "mine.toml").write_text(
@@ -57,6 +62,7 @@ def test_an_own_algorithm_runs_from_a_file_by_its_path(tmp_path) -> None:
     assert '"versions": 5' in told
 
 
+@pytest.mark.heavy
 def test_people_as_clients_run_as_the_page_says(tmp_path) -> None:
     page = (ROOT / "docs" / "how-to" / "own-data.md").read_text().split("## People as clients")[1].split("\n## ")[0]
     code, settings = re.findall(r"```(?:python|toml)\n(.*?)```", page, re.S)
@@ -70,6 +76,7 @@ def test_people_as_clients_run_as_the_page_says(tmp_path) -> None:
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_the_readme_code_runs(tmp_path, number) -> None:
     run(sys.executable, "-c", BLOCKS[number], cwd=tmp_path)

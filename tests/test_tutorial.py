@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 pytest.importorskip("torch", reason="torch is not installed")
 
 PAGE = Path(__file__).parent.parent / "docs" / "tutorials" / "a-network-on-tap.md"

@@ -22,6 +22,7 @@ from artesian.storage.codec import encode
 from artesian.storage.store import Store
 from artesian.testing import ToyModel, ToyWorld
 
+pytestmark = pytest.mark.heavy
 HERE = os.path.dirname(__file__)
 PATHS = f"import sys; sys.path[:0] = [{HERE!r}, {os.path.dirname(HERE)!r}]\n"
 IMPORTS = {"toy": f"{PATHS}{SERVING}import test_loopback\n"}

@@ -19,6 +19,7 @@ def tiny() -> nn.Module:
 
 
 MODEL = TorchModel(tiny, device="cpu")
+HEAVY_2, HEAVY_3 = (pytest.param(workers, marks=pytest.mark.heavy) for workers in (2, 3))  # each imports torch
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +59,7 @@ def test_every_algorithm_has_the_same_bits_with_a_torch_model(name, check) -> No
     assert check_algorithm(ALGORITHMS[name](), only=check, model=MODEL) == [check]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, HEAVY_2, HEAVY_3])
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
     simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)
@@ -73,7 +74,7 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, HEAVY_2])
 def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     def stop(progress) -> None:
         if progress.uploads == 17:

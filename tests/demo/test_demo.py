@@ -89,6 +89,7 @@ def performed(tmp_path_factory) -> tuple[subprocess.CompletedProcess, set[int], 
     return subprocess.CompletedProcess(process.args, process.returncode, told, said), seen, place / "kept"
 
 
+@pytest.mark.heavy
 def test_the_demo_loses_nothing_and_says_so(performed) -> None:
     told, _, _ = performed
     assert told.returncode == 0, told.stderr
@@ -109,12 +110,14 @@ def test_the_demo_loses_nothing_and_says_so(performed) -> None:
     assert "\x1b" not in told.stdout + told.stderr
 
 
+@pytest.mark.heavy
 def test_nothing_of_the_demo_runs_on(performed) -> None:
     _, seen, _ = performed
     assert len(seen) >= 6  # two lives of the server, four clients
     assert not running(seen)
 
 
+@pytest.mark.heavy
 def test_the_store_holds_what_the_clients_wrote_down(performed) -> None:
     """Counted without the demo's own code."""
     _, _, folder = performed
@@ -131,6 +134,7 @@ def test_the_store_holds_what_the_clients_wrote_down(performed) -> None:
     assert (folder / "server.log").read_text().count("serving demo at http://127.0.0.1:") == 2  # two lives
 
 
+@pytest.mark.heavy
 def test_the_bytes_are_one_model_up_and_one_down(performed) -> None:
     _, _, folder = performed
     records = Records(folder / "records")
@@ -141,6 +145,7 @@ def test_the_bytes_are_one_model_up_and_one_down(performed) -> None:
     assert figures.drawn * size < figures.down < figures.drawn * (size + 1000) + 4 * 2000  # and a layout each
 
 
+@pytest.mark.heavy
 def test_a_doctored_record_fails_the_check(performed) -> None:
     """An upload that a client says was acknowledged, and the store never saw."""
     _, _, folder = performed
@@ -159,6 +164,7 @@ def test_a_doctored_record_fails_the_check(performed) -> None:
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.heavy
 def test_a_state_that_the_events_do_not_lead_to_fails_the_check(performed, monkeypatch) -> None:
     _, _, folder = performed
     real = artesian.demo.audit._replayed
@@ -188,6 +194,7 @@ def test_what_an_audit_complains_about() -> None:
     assert caught.value.exit_code == 1
 
 
+@pytest.mark.heavy
 def test_ctrl_c_at_a_terminal_takes_everything_away(temporary) -> None:
     """The live screen is up; then Ctrl-C: code 130, no process and no folder left."""
     parent, child = pty.openpty()
@@ -214,6 +221,7 @@ def test_ctrl_c_at_a_terminal_takes_everything_away(temporary) -> None:
     assert b"Traceback" not in seen
 
 
+@pytest.mark.heavy
 def test_processes_end_with_a_demo_that_is_killed(temporary) -> None:
     with demo(temporary, *SMALL, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
@@ -225,6 +233,7 @@ def test_processes_end_with_a_demo_that_is_killed(temporary) -> None:
         wait_for(lambda: not running(processes))
 
 
+@pytest.mark.heavy
 def test_a_server_that_cannot_start_shows_the_end_of_its_log(temporary, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     with socket.socket() as taken:
@@ -238,6 +247,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(temporary, monkeypa
     assert not any(temporary.iterdir())
 
 
+@pytest.mark.heavy
 def test_a_server_that_dies_unasked_is_a_failure(temporary) -> None:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with demo(temporary, *SMALL, env={"ARTESIAN_FAILPOINT": "between-commit-and-mark:3"}, **pipes) as process:
@@ -247,6 +257,7 @@ def test_a_server_that_dies_unasked_is_a_failure(temporary) -> None:
     assert not any(temporary.iterdir())
 
 
+@pytest.mark.heavy
 def test_a_client_that_fails_shows_the_end_of_its_log(tmp_path) -> None:
     for name in ("records", "logs"):
         (tmp_path / name).mkdir()

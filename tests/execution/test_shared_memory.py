@@ -240,6 +240,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
     return files(folder)
 
 
+@pytest.mark.heavy
 @LINUX
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_is_the_main_processs_business(undisturbed, tmp_path, number) -> None:
@@ -255,6 +256,7 @@ def test_a_signal_to_the_whole_group_is_the_main_processs_business(undisturbed, 
     assert files(folder) == undisturbed
 
 
+@pytest.mark.heavy
 @LINUX
 def test_workers_end_with_a_main_process_that_is_killed(tmp_path) -> None:
     process = begun(tmp_path / "run", "uploads=100000")
@@ -264,6 +266,7 @@ def test_workers_end_with_a_main_process_that_is_killed(tmp_path) -> None:
     wait_for(lambda: of_group(process.pid) == [])
 
 
+@pytest.mark.heavy
 def test_a_run_ends_without_a_word_about_shared_memory(tmp_path) -> None:
     process = begun(tmp_path / "run")
     told = process.communicate(timeout=60)

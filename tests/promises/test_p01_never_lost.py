@@ -13,6 +13,8 @@ from promises.table import ROWS
 
 from artesian.storage import failpoints
 
+pytestmark = pytest.mark.heavy
+
 
 def test_killed_under_clients_a_server_loses_nothing(tmp_path, promise, figure) -> None:
     """Killed at any moment; now and then, and in the end, its journal is replayed from the first event on."""

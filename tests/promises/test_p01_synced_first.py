@@ -10,6 +10,8 @@ from promises.federation import Process
 from promises.table import needs
 from promises.trace import OPTIONS, unsynced
 
+pytestmark = pytest.mark.heavy
+
 
 def traced(folder, uploads: int, prelude: str = "") -> tuple[int, list[str]]:
     """The acknowledgements of a server under strace, and what was wrong with them."""
@@ -47,11 +49,11 @@ store._prepare = prepare
 """,
     "mark synced": "os.fdatasync = lambda handle: None",
     "blob synced": """
-import artesian.storage.journal as journal
-real = journal.write_file
+import artesian.storage.blobs as blobs
+real = blobs.write_file
 def write_file(path, data, *, private=False, sync=True):
     real(path, data, private=private, sync=False)
-journal.write_file = write_file
+blobs.write_file = write_file
 """,
 }
 

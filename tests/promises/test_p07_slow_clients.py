@@ -15,6 +15,7 @@ from artesian.params import seal
 from artesian.server.app import decode_task
 from artesian.storage.codec import encode
 
+pytestmark = pytest.mark.heavy
 APP = """
 import numpy as np
 from artesian.algorithms import FedAsync

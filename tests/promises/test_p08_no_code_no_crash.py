@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from launching import SERVING, Launcher
 from promises.checks import untyped
 from promises.federation import MODEL, SECRET, Process, answer, draws, restored
@@ -54,6 +55,7 @@ class Connection:
         return reply.status, told
 
 
+@pytest.mark.heavy
 def test_mutated_bodies_over_http_are_refused_by_type_and_change_nothing(tmp_path, promise, figure) -> None:
     wanted, rng = promise("mutations-http"), draws("mutations-http")
     source = Launcher(SERVING + PRELUDE)
@@ -95,6 +97,7 @@ def test_mutated_bodies_over_http_are_refused_by_type_and_change_nothing(tmp_pat
         source.close()
 
 
+@pytest.mark.heavy
 def test_the_listener_hears_a_pickle(tmp_path) -> None:
     """The count of 0 means something: a server that does unpickle is heard."""
     doctored = (

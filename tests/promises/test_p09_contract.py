@@ -12,6 +12,8 @@ from promises.table import needs
 from artesian.server.app import decode_task
 from artesian.server.openapi import MEDIA
 
+pytestmark = pytest.mark.heavy
+
 try:
     import schemathesis
     from schemathesis import GenerationMode

@@ -7,10 +7,13 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
 from launching import SERVING, Launcher
 from promises.checks import untyped
 from promises.federation import SECRET, Process, draws
 from promises.listening import PRELUDE, heard
+
+pytestmark = pytest.mark.heavy
 
 PIECES = [
     "..", ".", "/", "\\", "%2e%2e", "%2f", "%5c", "%00", "\x00", "~", "etc", "passwd", "store", "blobs", "mark", "lock",

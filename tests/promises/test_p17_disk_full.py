@@ -13,6 +13,8 @@ from promises.table import FULL, needs
 
 from artesian.server.app import decode_task
 
+pytestmark = pytest.mark.heavy
+
 
 class Filling:
     """One client at a server whose disk is now and then full."""

@@ -4,8 +4,11 @@ import signal
 import threading
 import time
 
+import pytest
 from promises.checks import history, lost_or_twice
 from promises.federation import Process, clients, draws, restored
+
+pytestmark = pytest.mark.heavy
 
 SOON = 10  # seconds
 

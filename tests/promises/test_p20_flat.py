@@ -7,7 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from promises.federation import APP, SECRET, Process, Web
+
+pytestmark = pytest.mark.heavy
 
 GROWTH = 24  # MB of memory after the warm-up; arenas and caches fill up, a leak per upload would show
 WARM = 100  # uploads before anything is measured

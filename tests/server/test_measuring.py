@@ -219,6 +219,7 @@ def inline(folder: Path, **options) -> None:
     store.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("app", "options"), [(APP, {}), (CLIPPED, {"clip": 0.05})], ids=["plain", "clipped"])
 def test_threads_processes_and_inline_write_the_same_journal(tmp_path, app, options) -> None:
     answers = {}
@@ -265,6 +266,7 @@ def watched(hook: str) -> str:
 DIE = "pathlib.Path(f'died-{os.getpid()}').touch(); os.kill(os.getpid(), 9)"
 
 
+@pytest.mark.heavy
 def test_a_worker_killed_while_it_measures_costs_nobody_anything(tmp_path) -> None:
     hook = f"if not pathlib.Path('died').exists(): pathlib.Path('died').touch(); {DIE}"
     process = Process(tmp_path, *PROCESSES, app=watched(hook))
@@ -279,6 +281,7 @@ def test_a_worker_killed_while_it_measures_costs_nobody_anything(tmp_path) -> No
     assert (tmp_path / "log").read_text().count("a measurer was lost") == 1
 
 
+@pytest.mark.heavy
 def test_idle_workers_that_are_killed_are_replaced(tmp_path) -> None:
     process = Process(tmp_path, *PROCESSES)
     task = process.join("c0")
@@ -288,6 +291,7 @@ def test_idle_workers_that_are_killed_are_replaced(tmp_path) -> None:
     assert process.stop(signal.SIGTERM) == 0
 
 
+@pytest.mark.heavy
 def test_an_upload_that_kills_every_worker_is_refused_and_may_come_again(tmp_path) -> None:
     process = Process(tmp_path, *PROCESSES, app=watched(f"if not pathlib.Path('mended').exists(): {DIE}"))
     task = process.join("c0")
@@ -306,6 +310,7 @@ def test_an_upload_that_kills_every_worker_is_refused_and_may_come_again(tmp_pat
     assert "gave up measuring" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.heavy
 def test_uploads_are_measured_at_the_same_time(tmp_path) -> None:
     meet = "pathlib.Path(f'here-{os.getpid()}').touch(); until(lambda: len(list(pathlib.Path().glob('here-*'))) == 2)"
     process = Process(tmp_path, *PROCESSES, app=watched(meet))
@@ -319,6 +324,7 @@ def test_uploads_are_measured_at_the_same_time(tmp_path) -> None:
     assert sorted(measured(tmp_path)) == [("c0", 1), ("c1", 1)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "stopped"])
 def test_a_server_that_ends_leaves_nobody_behind(tmp_path, number) -> None:
     process = Process(tmp_path, *PROCESSES, app=watched("pathlib.Path('here').touch(); time.sleep(600)"))
@@ -340,6 +346,7 @@ def test_a_server_that_ends_leaves_nobody_behind(tmp_path, number) -> None:
     assert measured(tmp_path) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("hook", "status", "error"),
     [
@@ -359,12 +366,14 @@ def test_what_measuring_refuses_is_refused_alike(tmp_path, hook, status, error) 
     assert (told["threads"][0], json.loads(told["threads"][1])["error"]) == (status, error)
 
 
+@pytest.mark.heavy
 def test_a_federation_that_is_another_in_every_process_is_refused_at_the_start(tmp_path) -> None:
     app = APP.replace("WORLD.proxies(0)", "WORLD.proxies(__import__('os').getpid())")
     with pytest.raises(AssertionError, match="give every random draw a seed"):
         Process(tmp_path, *PROCESSES, app=app)
 
 
+@pytest.mark.heavy
 def test_a_worker_that_cannot_start_ends_the_server_with_its_words(tmp_path) -> None:
     app = APP + "\nif 'workers' in __import__('sys').argv[0]: raise RuntimeError('no data here')\n"
     with pytest.raises(AssertionError, match="no data here"):

@@ -11,7 +11,7 @@ from server.test_measuring import DIE, alive, journal, measured, play, watched
 from artesian.server.app import decode_task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray's own, of pipes to its processes
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # its own, of pipes
 RAY = ("--measure", "ray", "--measurers", "1")
 
 

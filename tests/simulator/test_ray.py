@@ -21,7 +21,7 @@ from artesian.simulator.worlds import Rotated
 from artesian.testing import ToyModel, ToyWorld
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray's own, of pipes to its processes
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # its own, of pipes
 RAY = {"workers": 2, "executor": "ray"}
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.ray
+
 pytest.importorskip("ray", reason="Ray is not installed")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ray_nodes.py"
 
