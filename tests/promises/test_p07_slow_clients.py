@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 
+import pytest
 from promises.federation import SECRET, Process, until
 
 from artesian.core import Upload
