@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,report,dev
 
-.PHONY: help install demo test test-heavy test-ray test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
+.PHONY: help install demo test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -62,6 +62,15 @@ test-all: $(VENV)/.dev
 	@$(MAKE) --no-print-directory test-heavy ARGS=--ignore=tests/promises
 	@$(MAKE) --no-print-directory reliability
 	@$(MAKE) --no-print-directory test-ray
+	@$(MAKE) --no-print-directory test-newest
+
+# The newest Python, without torch (not every place has a build of it for this Python), in an environment of its own.
+NEWEST := 3.13
+test-newest:
+	@python=$$(for p in python$(NEWEST) $$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(NEWEST).*/bin/python 2>/dev/null); do \
+		$$p -c 'import sys' 2>/dev/null && echo $$p && break; done); \
+	if [ -z "$$python" ]; then echo "Python $(NEWEST) is not here: its tests are not run"; else \
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=$(VENV)-$(NEWEST) EXTRAS=sim,client,server,report,dev; fi
 
 reliability: $(VENV)/.dev
 	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load $(ARGS)
