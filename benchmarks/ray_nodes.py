@@ -147,7 +147,7 @@ def two_nodes() -> Iterator[Any]:
 
 def bits(simulation: Simulation) -> str:
     """All that a run found, as one name."""
-    rows = repr(list(simulation.watch.uploads)).encode()
+    rows = repr(list(simulation.evaluation.uploads)).encode()
     return sha256(simulation.coordinator.digest().encode() + rows).hexdigest()[:16]
 
 

@@ -36,6 +36,6 @@ class Median(Algorithm):
 if __name__ == "__main__":
     print("passes", ", ".join(artesian.check_algorithm(Median())))
     simulated = artesian.simulate("digits-2", algorithm=Median(), uploads=200)
-    served = artesian.simulate("digits-2", algorithm=Median(), uploads=200, link=artesian.InProcess)
+    served = artesian.simulate("digits-2", algorithm=Median(), uploads=200, transport=artesian.InProcess)
     print(simulated.table())
     print("the same bits over HTTP:", simulated.params["k0"].tobytes() == served.params["k0"].tobytes())

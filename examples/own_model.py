@@ -31,7 +31,7 @@ if __name__ == "__main__":
         model.layout.trainable, "numbers are trained,", model.layout.size - model.layout.trainable, "travel with them"
     )
     simulated = artesian.simulate("digits-2", model=model, uploads=60)
-    served = artesian.simulate("digits-2", model=model, uploads=60, link=artesian.InProcess)
+    served = artesian.simulate("digits-2", model=model, uploads=60, transport=artesian.InProcess)
     print(simulated.table())
     same = all(simulated.params[k].tobytes() == served.params[k].tobytes() for k in simulated.params)
     print("the same bits over HTTP:", same)

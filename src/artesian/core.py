@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from math import cos, pi
 from typing import Any, ClassVar, Literal, Protocol, Self
 
@@ -269,6 +269,13 @@ class Labelled(Protocol):
         ...
 
 
+def described(value: Any, name: str = "") -> dict[str, Any]:
+    """A value by its name (its class, where it has none) and its settings: the fields of a dataclass."""
+    kind = type(value)
+    settings = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else {}
+    return {"name": name or f"{kind.__module__}:{kind.__qualname__}", **settings}
+
+
 class Model(Protocol):
     """A kind of model: how it is laid out, where it starts, and how it meets data."""
 
@@ -282,6 +289,10 @@ class Model(Protocol):
     def learner(self, x: np.ndarray, y: np.ndarray) -> Learner:
         """This model with these data."""
         ...
+
+    def describe(self) -> dict[str, Any]:
+        """Name and settings, for the record of a run."""
+        return described(self)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from artesian.server.service import Service
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation
-from artesian.simulator.transports import Direct
+from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.storage.codec import encode
 from artesian.storage.store import Store
 from artesian.testing import ToyModel, ToyWorld
@@ -60,8 +60,8 @@ def federation(name: str, kind: str) -> Federation:
     return Federation(model, planned.algorithm, proxies, start, planned.training)
 
 
-class Mirrored:
-    """A link that does everything twice, here and at the server, and compares every reply bit by bit."""
+class Mirrored(CoordinatorTransport):
+    """A transport that does everything twice, here and at the server, and compares every reply bit by bit."""
 
     def __init__(self, coordinator, url: str, token: str) -> None:
         self.coordinator, self.direct, self.token = coordinator, Direct(coordinator), token
@@ -73,7 +73,7 @@ class Mirrored:
         self.send("PUT", f"/v1/clients/{client}", self.token, json=body)
         return self.same(self.direct.join(client, samples, changed))
 
-    def upload(self, upload):
+    def upload(self, upload, evidence=None):
         self.send("PUT", f"/v1/clients/{upload.client}/uploads/{upload.number}", content=encode("upload", upload))
         return self.same(self.direct.upload(upload))
 
@@ -105,13 +105,15 @@ def test_over_loopback_the_bits_are_the_simulators(tmp_path, name, kind) -> None
     server = Process(tmp_path, "--set", "log=off", source=source, app=APP, ALGORITHM=name, MODEL=kind)
     url, token = f"http://127.0.0.1:{server.port}", server.token("enrol")
     try:
-        simulation = Simulation(experiment(name, kind), 0, link=lambda coordinator: Mirrored(coordinator, url, token))
+        simulation = Simulation(
+            experiment(name, kind), 0, transport=lambda coordinator: Mirrored(coordinator, url, token)
+        )
         simulation.run()
     finally:
         code = server.stop(signal.SIGTERM)
-    simulation.link.http.close()
+    simulation.transport.http.close()
     assert code == 0
-    assert simulation.link.compared > 40
+    assert simulation.transport.compared > 40
     served = federation(name, kind)
     store = Store(tmp_path / "store", served.identity)
     again = Service.open(served, store)

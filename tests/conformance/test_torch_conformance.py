@@ -91,10 +91,10 @@ def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
 )
 def test_the_bits_are_the_same_through_the_in_process_server(algorithm) -> None:
     direct = Simulation(experiment(algorithm), 1)
-    served = Simulation(experiment(algorithm), 1, link=InProcess)
+    served = Simulation(experiment(algorithm), 1, transport=InProcess)
     direct.run()
     served.run()
-    served.link.close()
+    served.transport.close()
     assert direct.coordinator.digest() == served.coordinator.digest()
 
 

@@ -67,7 +67,7 @@ def test_killed_actors_are_replaced_and_the_bits_stay(cluster) -> None:
     one.run()
     assert len(killed) == 3
     assert simulation.coordinator.digest() == one.coordinator.digest()
-    assert list(simulation.watch.uploads) == list(one.watch.uploads)
+    assert list(simulation.evaluation.uploads) == list(one.evaluation.uploads)
 
 
 def test_actors_need_no_data_files(cluster, tmp_path) -> None:
@@ -114,7 +114,7 @@ def test_a_training_lost_in_the_middle_is_done_again(cluster, tmp_path, monkeypa
     one.run()
     assert (tmp_path / "second").exists()
     assert simulation.coordinator.digest() == one.coordinator.digest()
-    assert list(simulation.watch.uploads) == list(one.watch.uploads)
+    assert list(simulation.evaluation.uploads) == list(one.evaluation.uploads)
 
 
 @dataclass(frozen=True)

@@ -346,9 +346,9 @@ def test_a_run_says_what_it_is_in_one_line() -> None:
 def test_patience_behaves_the_same_over_http() -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
     experiment = toy(FedAvg(clients_per_round=3, patience=2), clients=7, fleet=fleet)
-    direct, served = Simulation(experiment, 0), Simulation(experiment, 0, link=InProcess)
+    direct, served = Simulation(experiment, 0), Simulation(experiment, 0, transport=InProcess)
     one, two = direct.run(), served.run()
-    served.link.close()
+    served.transport.close()
     assert direct.coordinator.digest() == served.coordinator.digest()
     assert one.summary["late_uploads"] == two.summary["late_uploads"] > 0
 
@@ -387,7 +387,7 @@ def clipped(coordinator):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "workers", "link", "where"),
+    ("algorithm", "workers", "transport", "where"),
     [
         (Telling, 0, Direct, 0),
         (Telling, 2, Direct, 1),
@@ -397,19 +397,19 @@ def clipped(coordinator):
         (hidden(), 1, Direct, 0),
     ],
 )
-def test_uploads_are_measured_where_they_are_made_if_they_may(algorithm, workers, link, where) -> None:
+def test_uploads_are_measured_where_they_are_made_if_they_may(algorithm, workers, transport, where) -> None:
     found = []
 
     def linked(coordinator):
         coordinator.record = lambda event: event.measured and found.append(event.measured.evidence)
-        return link(coordinator)
+        return transport(coordinator)
 
     one = Simulation(toy(uploads=12), 0)
-    two = Simulation(toy(algorithm(), uploads=12), 0, workers=workers, link=linked)
+    two = Simulation(toy(algorithm(), uploads=12), 0, workers=workers, transport=linked)
     one.run()
     two.run()
-    if link is InProcess:
-        two.link.close()
+    if transport is InProcess:
+        two.transport.close()
     assert [evidence["abroad"] for evidence in found] == [where] * 12
     assert (
         one.coordinator.state.clusters["k0"].params.tobytes() == two.coordinator.state.clusters["k0"].params.tobytes()
@@ -477,9 +477,9 @@ def test_a_run_without_a_profile_tells_of_none(whole) -> None:
 
 
 def test_a_profile_over_http_counts_the_server_as_folding() -> None:
-    simulation = Simulation(toy(uploads=12), 0, link=InProcess, profile=True)
+    simulation = Simulation(toy(uploads=12), 0, transport=InProcess, profile=True)
     main = simulation.run().summary["profile"]["main"]
-    simulation.link.close()
+    simulation.transport.close()
     assert main["folding"] > 0 == main["measuring"] == main["appraising"]
 
 

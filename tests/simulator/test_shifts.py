@@ -12,17 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from artesian.algorithms import FedAsync
 from artesian.config.experiments import build, simulate
 from artesian.data.datasets import Samples
 from artesian.errors import SettingError
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.shifts import Shift, Shifted, changed
+from artesian.simulator.shifts import Shift, Shifted
 from artesian.simulator.worlds import LabelGroups, Linear, Rotated, Visit, World
 from artesian.testing import ToyModel, ToyWorld
 
 
 @dataclass(frozen=True)
-class Owned:
+class Owned(World):
     """Client i has eight samples of each of its labels to train on, two for tests; x is (i, sample)."""
 
     name: ClassVar[str] = "owned"
@@ -91,7 +92,7 @@ def test_redraw_draws_anew_every_so_often() -> None:
     drawing = replace(held, redraw=True)
     for turn, cycle in ((0, 0), (2, 0), (3, 1), (8, 2)):
         assert bits(here.visit(0, "c001", turn)) == bits(drawing.visit(0, "c001", cycle))
-    assert not changed(here, 0, "c001", 0, 2) and changed(here, 0, "c001", 2, 3)
+    assert not here.changed(0, "c001", 0, 2) and here.changed(0, "c001", 2, 3)
     assert here.turns == "client"
 
 
@@ -99,9 +100,8 @@ def test_everything_else_is_the_worlds() -> None:
     plain = Owned()
     here = Shifted(plain, Shift("swap-all"))
     assert (here.names, here.features, here.classes, here.shape) == (plain.names, 2, 5, (1, 1, 2))
-    assert here.labels == plain.labels
     assert list(here.proxies(0)) == list(here.tests(0)) == ["k0", "k1"]
-    assert not hasattr(here, "nothing") and not hasattr(Shifted(ToyWorld(2)), "shape")
+    assert Shifted(ToyWorld(2)).shape is None
     assert here.turns == "round" and here.describe() == {
         "name": "owned", "labels": plain.labels, "features": 2, "classes": 5, "shape": (1, 1, 2)
     }  # fmt: skip
@@ -199,7 +199,7 @@ def test_swaps_happen_every_so_many_turns() -> None:
 
 def test_there_and_back_is_no_change() -> None:
     here = Shifted(Owned(((0,), (1,))), Shift("swap-all", p=1.0))
-    assert changed(here, 0, "c000", 0, 1) and not changed(here, 0, "c000", 0, 2)
+    assert here.changed(0, "c000", 0, 1) and not here.changed(0, "c000", 0, 2)
 
 
 def fingerprint(world: Shifted, seed: int, turns: list[int]) -> list[bytes]:
@@ -255,10 +255,10 @@ def test_a_world_that_says_nothing_is_compared_by_its_arrays() -> None:
     class Plain(Owned):
         held: ClassVar[bool] = False
 
-    assert not changed(Plain(), 0, "c000", 0, 4)
-    assert changed(Rotated(clusters=2, clients=4), 0, "c000", 0, 4)
-    assert not changed(Rotated(clusters=2, clients=4), 0, "c000", 4, 4)
-    assert not changed(LabelGroups(), 0, "c000", 0, 4)
+    assert not Plain().changed(0, "c000", 0, 4)
+    assert Rotated(clusters=2, clients=4).changed(0, "c000", 0, 4)
+    assert not Rotated(clusters=2, clients=4).changed(0, "c000", 4, 4)
+    assert not LabelGroups().changed(0, "c000", 0, 4)
 
 
 # settings
@@ -304,11 +304,19 @@ def test_a_world_is_shifted_once_and_can_be_hashed() -> None:
         Shifted(Shifted(Owned()), Shift("none"))
 
     @dataclass
-    class Open:
+    class Open(World):
         features: int = 2
 
     with pytest.raises(ValueError, match="frozen dataclass"):
         Shifted(Open())  # type: ignore[arg-type]
+
+
+def test_what_does_not_inherit_world_is_refused() -> None:
+    class Stranger:
+        names = ("c000",)
+
+    with pytest.raises(ValueError, match=r"Stranger is not a world: .*artesian\.World"):
+        Experiment(Stranger(), ToyModel(), FedAsync())  # type: ignore[arg-type]
 
 
 def test_an_experiment_carries_its_shift() -> None:

@@ -169,10 +169,10 @@ def test_a_run_that_spills_resumes_to_the_same_bits(tmp_path, algorithm) -> None
 
 
 def test_a_run_over_http_spills_too() -> None:
-    one, two = Simulation(toy(), 0), Simulation(toy(), 0, memory_limit=TINY, link=InProcess)
+    one, two = Simulation(toy(), 0), Simulation(toy(), 0, memory_limit=TINY, transport=InProcess)
     one.run()
     two.run()
-    two.link.close()
+    two.transport.close()
     assert one.coordinator.digest() == two.coordinator.digest()
 
 

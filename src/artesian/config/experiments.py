@@ -24,7 +24,7 @@ from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
 from artesian.simulator.run import Progress
 from artesian.simulator.shifts import Shift
-from artesian.simulator.transports import Direct, Link
+from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worlds import WORLDS, World
 
 NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
@@ -148,12 +148,12 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    link: Callable[[Coordinator], Link] = Direct,
+    transport: Callable[[Coordinator], CoordinatorTransport] = Direct,
 ) -> Run:
     """Run an experiment and return what it found.
 
     `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
-    Without one, the rotated digits are the world. `out` is a folder to keep the run in; `link` is how clients
+    Without one, the rotated digits are the world. `out` is a folder to keep the run in; `transport` is how clients
     reach the coordinator. `executor` is inline, processes or ray: by default processes, or inline without `workers`.
     What is kept for clients beyond `memory_limit` MB lies in a file. With `profile` the summary says where the time
     went. None of these changes what a run finds.
@@ -179,7 +179,7 @@ def simulate(
         out=folder,
         resume=resume,
         progress=progress,
-        link=link,
+        transport=transport,
         workers=workers,
         executor=executor,
         ray_address=ray_address,

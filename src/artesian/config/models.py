@@ -49,7 +49,8 @@ def model_of(settings: Mapping[str, Any], world: World) -> Model:
 
 def _array_model(name: Any, rest: dict[str, Any], world: World, known: Mapping[str, Any]) -> Model:
     kind = MODELS.get(name)
-    shape = {f.name: getattr(world, f.name) for f in fields(kind) if f.name in ("features", "classes")} if kind else {}
+    sizes = {"features": world.features, "classes": world.classes}
+    shape = {f.name: sizes[f.name] for f in fields(kind) if f.name in sizes} if kind else {}
     _check_fit(rest, shape)
     model: Model = named({"name": name, **rest, **shape}, known, "model", "mlp")
     return model
@@ -68,7 +69,7 @@ def _own_model(name: str, rest: dict[str, Any], world: World) -> Model:
     if not _is_module(made):
         known_keys(set(rest) - set(own), named, "model")
         return cast(Model, verified(made, name, "model"))
-    shape = {"shape": world.shape} if hasattr(world, "shape") else {}
+    shape = {} if world.shape is None else {"shape": world.shape}
     return _network(kind, own, {**shape, **{k: v for k, v in rest.items() if k not in own}}, world)
 
 
@@ -105,8 +106,10 @@ def _check_fit(settings: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
 
 def _of_data(key: str, world: World) -> int:
     """A size that a network wants to know."""
-    if key in ("features", "classes"):
-        return int(getattr(world, key))
+    if key == "features":
+        return world.features
+    if key == "classes":
+        return world.classes
     channels, height, width = _image(world)
     if key == "size" and height != width:
         raise SettingError(f"The network takes square images, not {height} x {width}", "Crop them")
@@ -115,8 +118,8 @@ def _of_data(key: str, world: World) -> int:
 
 def _image(world: World) -> tuple[int, int, int]:
     """Channels, height and width: the world's `shape`, or what its number of features suggests."""
-    if (shape := getattr(world, "shape", None)) is not None:
-        return tuple(shape)
+    if world.shape is not None:
+        return world.shape
     for channels in (1, 3):
         side = isqrt(world.features // channels)
         if channels * side * side == world.features:

@@ -223,7 +223,7 @@ def _imported(name: str) -> Images:
 
 def _taken(found: Any, name: str) -> Images:
     if isinstance(found, Samples):
-        return _checked(found.x, found.y, name, getattr(found, "tests", 0))
+        return _checked(found.x, found.y, name, found.tests if isinstance(found, Images) else 0)
     if isinstance(found, tuple) and len(found) == 2 and all(isinstance(part, np.ndarray) for part in found):
         return _checked(*found, name)
     pairs = [found[i] for i in range(len(found))]

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from artesian.core import Ensemble, Plan, Pull, generator
+from artesian.core import Ensemble, Model, Plan, Pull, generator
 from artesian.params import Layout, Params, seal
 
 Arrays = dict[str, np.ndarray]
@@ -33,7 +33,7 @@ class ArrayModel(Protocol):
 
 
 @dataclass(frozen=True)
-class SoftmaxRegression:
+class SoftmaxRegression(Model):
     """Multinomial logistic regression: one dense layer, cross-entropy."""
 
     features: int
@@ -66,7 +66,7 @@ class SoftmaxRegression:
 
 
 @dataclass(frozen=True)
-class Perceptron:
+class Perceptron(Model):
     """One hidden layer with ReLU, cross-entropy."""
 
     features: int
@@ -107,7 +107,7 @@ class Perceptron:
 
 
 @dataclass(frozen=True)
-class LinearRegression:
+class LinearRegression(Model):
     """y = <x, w> + bias with squared error; `bias=False` is FedSoft's synthetic model."""
 
     features: int

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from artesian.core import Ensemble, Plan, Pull, derive, generator
+from artesian.core import Ensemble, Model, Plan, Pull, derive, generator
 from artesian.errors import BadData, LayoutError, MissingExtra, SettingError, WrongShape
 from artesian.params import Layout, Params, Share, seal
 
@@ -75,7 +75,7 @@ def is_network(value: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class TorchModel:
+class TorchModel(Model):
     """A network as a model: `make` returns a fresh one each time it is called.
 
     What is frozen (`requires_grad=False`, or named in `frozen`) and what `share` leaves out stays at home. `loss`

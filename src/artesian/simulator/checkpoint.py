@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from artesian.core import ClientId, Mixture, Notebook, Snapshot, Task
 from artesian.simulator.clock import Moment
-from artesian.simulator.evaluation import Entry
+from artesian.simulator.evaluation import UnscoredUpload
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Checkpoint:
     cycles: Mapping[ClientId, int]
     notebooks: Mapping[ClientId, Notebook]
     flights: Mapping[ClientId, Flight]
-    entries: tuple[Entry, ...]
+    entries: tuple[UnscoredUpload, ...]
     found: Mapping[ClientId, Mixture]
     true: Mapping[ClientId, Mixture]
     totals: Totals

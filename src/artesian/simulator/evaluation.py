@@ -1,4 +1,4 @@
-"""Watching a run: how clients do before and after the answer, how clusters do, what was estimated."""
+"""The scores of a run: clients before and after the answer, clusters, and what was estimated of mixtures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLOOR = 1e-4  # the smallest share a divergence sees
 
 
 @dataclass(frozen=True)
-class Entry:
+class UnscoredUpload:
     """An upload whose answer is still to be scored."""
 
     upload: int
@@ -73,7 +73,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Row:
+class UnfinishedRow:
     """A row of a table, some of whose cells may still be worked out."""
 
     table: Table
@@ -89,22 +89,22 @@ class Row:
 
 
 @dataclass
-class Watch:
+class Evaluation:
     """The tables of a run, and what is still to be entered into them."""
 
     place: Place
     uploads: Table
-    looks: Table
+    clusters: Table
     clients: Table
     evaluate: Evaluate = "clusters"
-    entries: list[Entry] = field(default_factory=list)
-    found: dict[ClientId, Mixture] = field(default_factory=dict)
+    entries: list[UnscoredUpload] = field(default_factory=list)
+    estimated: dict[ClientId, Mixture] = field(default_factory=dict)
     true: dict[ClientId, Mixture] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.names: list[ClusterId] = list(self.place.world.tests(self.place.seed))
-        self.judge: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
-        self._rows: deque[Row] = deque()  # in the order they will have
+        self.scorer: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
+        self._rows: deque[UnfinishedRow] = deque()  # in the order they will have
         self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
@@ -112,9 +112,9 @@ class Watch:
     @property
     def tables(self) -> dict[str, Table]:
         """The tables by the name of their file."""
-        return {"metrics": self.uploads, "clusters": self.looks, "clients": self.clients}
+        return {"metrics": self.uploads, "clusters": self.clusters, "clients": self.clients}
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: UnscoredUpload) -> None:
         """An upload was accepted."""
         self.true[entry.client] = entry.mixture
         self.entries.append(entry)
@@ -126,20 +126,20 @@ class Watch:
             task = answered.get(entry.client)
             if task is None or task.solo:
                 task = coordinator.preview(entry.client)
-            self._judge(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
+            self._score_upload(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
         self.entries = []
         self.enter()
 
-    def look(self, coordinator: Coordinator, upload: int, time: float) -> None:
+    def evaluate_clusters(self, coordinator: Coordinator, upload: int, time: float) -> None:
         """Score, on each distribution's test data, the cluster that stands for it, or the best of all."""
         clusters = coordinator.state.clusters
         for name in self.names:
             shown = [name] if coordinator.algorithm.stands_for and name in clusters else list(clusters)
             scores = tuple(self._score_of(name, k, coordinator) for k in shown)
-            self._rows.append(Row(self.looks, (upload, time, name, Best(scores))))
+            self._rows.append(UnfinishedRow(self.clusters, (upload, time, name, Best(scores))))
         self.enter()
 
-    def look_at_clients(
+    def evaluate_clients(
         self,
         coordinator: Coordinator,
         notebooks: Mapping[ClientId, Notebook],
@@ -158,7 +158,7 @@ class Watch:
             scores = self._score_clients(coordinator, notebooks, {client: cycles(client) for client in present})
         judged = (purity(found, true), adjusted_rand(found, true)) if known else (None, None)
         cells = (upload, time, state.rounds, len(state.clusters), *judged, *scores)
-        self._rows.append(Row(self.clients, cells))
+        self._rows.append(UnfinishedRow(self.clients, cells))
         self.enter()
 
     def _score_clients(
@@ -169,7 +169,7 @@ class Watch:
         for client, cycle in cycles.items():
             task = coordinator.preview(client)
             ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebooks.get(client, Notebook()))
-            scores.append(self.judge(Look(ensemble, client=client, cycle=cycle)))
+            scores.append(self.scorer(Look(ensemble, client=client, cycle=cycle)))
             sizes.append(float(len(self.place.world.visit(self.place.seed, client, cycle).test)))
         if not sum(sizes):
             return (None, None)
@@ -178,7 +178,7 @@ class Watch:
     def _score_of(self, name: ClusterId, k: ClusterId, coordinator: Coordinator) -> Promise[float]:
         cluster = coordinator.state.clusters[k]
         if (name, k) not in self._seen or self._seen[name, k][0] != cluster.updated:
-            self._seen[name, k] = cluster.updated, self.judge(Look(((1.0, cluster.params),), name))
+            self._seen[name, k] = cluster.updated, self.scorer(Look(((1.0, cluster.params),), name))
         return self._seen[name, k][1]
 
     def enter(self, *, wait: bool = False) -> None:
@@ -197,13 +197,13 @@ class Watch:
         return self._total / len(self._newest) if self._newest else None
 
     def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
-        """The mean over each client's last cycle; for clusters, over the last looks and the very last."""
+        """The mean over each client's last cycle; for clusters, over the last evaluations and the very last."""
         last = list({row[2]: row for row in self.uploads}.values())
         estimated = [row for row in last if row[8] is not None]
         learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
         since = uploads - len(self.place.world.names)
         recent, final = [], deque[Cell](maxlen=len(self.names))
-        for upload, _, _, score in self.looks:
+        for upload, _, _, score in self.clusters:
             final.append(score)
             if int(upload or 0) > since:
                 recent.append(score)
@@ -234,18 +234,18 @@ class Watch:
             "converged_at": converged_at(times, scores),
         }
 
-    def _judge(self, entry: Entry, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
+    def _score_upload(self, entry: UnscoredUpload, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
         client = entry.client
         ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebook)
         found = coordinator.state.members[client].mixture if coordinator.algorithm.stands_for else None
         if found is not None:
-            self.found[client] = found
+            self.estimated[client] = found
         even = {k: 1 / len(self.names) for k in self.names}
         version = coordinator.state.version
         before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
         known = None if found is None else divergence(entry.mixture, found)
-        score = self.judge(Look(ensemble, client=client, cycle=entry.cycle))
-        self._rows.append(Row(self.uploads, (*before, score, known, divergence(entry.mixture, even))))
+        score = self.scorer(Look(ensemble, client=client, cycle=entry.cycle))
+        self._rows.append(UnfinishedRow(self.uploads, (*before, score, known, divergence(entry.mixture, even))))
 
 
 def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:

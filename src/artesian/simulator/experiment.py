@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from artesian.core import Algorithm, Forecast, Model, Plan
+from artesian.core import Algorithm, Forecast, Model, Plan, described
 from artesian.errors import SettingError, check
 from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
@@ -43,15 +43,16 @@ class Experiment:
     proxy_sample: int | None = None  # how many of every proxy set an upload is measured on; None: all
 
     def __post_init__(self) -> None:
-        counts = {f"{name} is at least 1": getattr(self, name) is None or getattr(self, name) >= 1 for name in COUNTS}
         rules = {
-            **counts,
+            **{f"{name} is at least 1": self._numbers[name] is None or self._numbers[name] >= 1 for name in COUNTS},
             "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
         check(self, rules)
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
         check(plan, {"momentum has an effect only with optimizer = sgd": not plan.momentum or plan.optimizer == "sgd"})
+        if not isinstance(self.world, World):
+            raise ValueError(f"{type(self.world).__name__} is not a world: let its class inherit artesian.World")
         if not len(self.world.names):
             raise ValueError("The world has no clients")
         if self.shift.kind != "own":
@@ -93,35 +94,30 @@ class Experiment:
 
     def describe(self) -> dict[str, Any]:
         """The resolved configuration as JSON values."""
-        told = self._describe()
         try:
-            described: dict[str, Any] = json.loads(json.dumps(told, allow_nan=False))
+            settings: dict[str, Any] = json.loads(json.dumps(self._describe(), allow_nan=False))
         except (TypeError, ValueError) as error:
             raise SettingError(
                 f"A setting is neither a number nor a text nor a list of them ({error})", "Change it"
             ) from None
-        return described
+        return settings
 
     def _describe(self) -> dict[str, Any]:
-        parts = {name: _describe(getattr(self, name)) for name in ("algorithm", "world", "model")}
-        tables = {name: asdict(getattr(self, name)) for name in ("fleet", "training", "start", "shift")}
-        numbers = {name: getattr(self, name) for name in NUMBERS}
-        return numbers | parts | tables
+        parts = {
+            "algorithm": described(self.algorithm, self.algorithm.name),
+            "world": self.world.describe(),
+            "model": self.model.describe(),
+        }
+        tables = {"fleet": self.fleet, "training": self.training, "start": self.start, "shift": self.shift}
+        return self._numbers | parts | {name: asdict(table) for name, table in tables.items()}
+
+    @property
+    def _numbers(self) -> dict[str, Any]:
+        """What stands in no table."""
+        return {name: vars(self)[name] for name in NUMBERS}
 
     @property
     def digest(self) -> str:
         """A name for exactly these settings, whatever the experiment is called."""
         settings = {key: value for key, value in self.describe().items() if key not in ("name", "snapshot_every")}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def _fields(value: Any) -> tuple[Any, ...]:
-    return fields(value) if is_dataclass(value) else ()
-
-
-def _describe(value: Any) -> dict[str, Any]:
-    if callable(own := getattr(value, "describe", None)):  # whose fields are not all settings
-        return dict(own())
-    settings = {f.name: getattr(value, f.name) for f in _fields(value)}
-    kind = type(value)
-    return {"name": getattr(kind, "name", f"{kind.__module__}:{kind.__qualname__}"), **settings}

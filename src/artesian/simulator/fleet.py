@@ -38,7 +38,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         rules = {
-            **{f"{name} is in [0, 1]": 0 <= getattr(self, name) <= 1 for name in SHARES},
+            **{f"{name} is in [0, 1]": 0 <= vars(self)[name] <= 1 for name in SHARES},
             "latency is positive and finite": 0 < self.latency < inf,
             "latency_max is at least latency, and finite": (
                 self.latency_max is None or self.latency <= self.latency_max < inf
@@ -54,7 +54,7 @@ class Fleet:
         check(
             self,
             {
-                f"{n} has an effect only with schedule = latency": timed or getattr(self, n) == getattr(Fleet, n)
+                f"{n} has an effect only with schedule = latency": timed or vars(self)[n] == vars(Fleet)[n]
                 for n in TIMES
             },
         )

@@ -81,8 +81,8 @@ class Start:
 
     def from_samples(self, model: Model, samples: Mapping[ClusterId, Samples], seed: int) -> list[Params]:
         """The same, from the proxy sets themselves."""
-        together = [np.concatenate([getattr(s, part) for s in samples.values()]) for part in ("x", "y")]
-        return self.models(model, proxy_learners(model, samples), model.learner(*together), seed)
+        x, y = (np.concatenate(part) for part in zip(*((s.x, s.y) for s in samples.values()), strict=True))
+        return self.models(model, proxy_learners(model, samples), model.learner(x, y), seed)
 
     def _plan(self, epochs: int, rate: float) -> Plan:
         return Plan(self.optimizer, rate, epochs, self.batch, decay=self.decay)

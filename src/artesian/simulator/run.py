@@ -14,19 +14,18 @@ from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.params import Params
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Entry, Watch
+from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation, UnscoredUpload
 from artesian.simulator.executors import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.jobs import Done, Job, Key, Place
 from artesian.simulator.result import Run
-from artesian.simulator.shifts import changed
 from artesian.simulator.signals import Interruption
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.table import Table
-from artesian.simulator.transports import Direct, Link
+from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worker import peak_mb, single_threaded
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
@@ -54,7 +53,7 @@ class Simulation:
         folder: RunFolder | None = None,
         checkpoint: Checkpoint | None = None,
         spill: Spill | None = None,
-        link: Callable[[Coordinator], Link] = Direct,
+        transport: Callable[[Coordinator], CoordinatorTransport] = Direct,
         progress: Callable[[Progress], None] | None = None,
         profile: bool = False,
         **means: Any,
@@ -65,11 +64,11 @@ class Simulation:
         self.spent = Stopwatch("starting")
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
         self.world = experiment.world
-        self._score = "accuracy" if getattr(self.world, "classes", 2) > 1 else "score"
+        self._score = "accuracy" if self.world.classes > 1 else "score"
         self.place = Place(experiment.world, experiment.model, seed, experiment.algorithm, experiment.proxy_sample)
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
-        self.watch = Watch(
+        self.evaluation = Evaluation(
             self.place,
             self._table("metrics", UPLOADS, lengths),
             self._table("clusters", CLUSTERS, lengths),
@@ -85,8 +84,8 @@ class Simulation:
         self.totals = Totals()
         self._late_in_a_row = 0
         self.journal = folder.journal() if folder else None
-        self._timed = profile and link is Direct  # a server would look at proxies in threads of its own
-        self.link = link(self._coordinator(checkpoint))
+        self._timed = profile and transport is Direct  # a server would measure in threads of its own
+        self.transport = transport(self._coordinator(checkpoint))
         self._measures = self._can_measure()
         if checkpoint:
             self._restore(checkpoint)
@@ -95,7 +94,7 @@ class Simulation:
 
     @property
     def coordinator(self) -> Coordinator:
-        return self.link.coordinator
+        return self.transport.coordinator
 
     # the loop
 
@@ -105,7 +104,7 @@ class Simulation:
         self.spent.turn("other")
         place = self.place if self._measures else self.place.unmeasured()
         self.executor: Executor = self.means.executor_for(place, self.spent, self.theirs)
-        self.watch.judge = self.executor.score
+        self.evaluation.scorer = self.executor.score
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
                 while self._done() < self._planned:
@@ -147,7 +146,7 @@ class Simulation:
             case "leave":
                 self._leave(moment.client)
             case "patience":
-                self._settle(lambda: self.link.expire(moment.client, moment.number))
+                self._settle(lambda: self.transport.expire(moment.client, moment.number))
             case "finish":
                 return self._finish_training(moment)
         return False
@@ -158,7 +157,7 @@ class Simulation:
 
     def _cycle(self, client: ClientId) -> int:
         """Which of its data a client has now: by its own trainings, or by the turn of the world."""
-        if getattr(self.world, "turns", "client") == "client":
+        if self.world.turns == "client":
             return self.cycles.setdefault(client, 0)
         return self._turn()
 
@@ -169,23 +168,23 @@ class Simulation:
 
     def _join(self, client: ClientId, changed: bool = False) -> None:
         visit = self.world.visit(self.seed, client, self._cycle(client))
-        self._settle(lambda: self.link.join(client, len(visit.train), changed))
+        self._settle(lambda: self.transport.join(client, len(visit.train), changed))
 
     def _tell_changes(self, turn: int) -> None:
         """Whoever waits and has other data since that turn says so, where the algorithm cares."""
-        if getattr(self.world, "turns", "client") == "client" or turn == self._turn():
+        if self.world.turns == "client" or turn == self._turn():
             return
         if type(self.experiment.algorithm).moved is Algorithm.moved:
             return
         for client in sorted(self.coordinator.desk.waiting):
-            if changed(self.world, self.seed, client, turn, self._turn()):
+            if self.world.changed(self.seed, client, turn, self._turn()):
                 self._join(client, changed=True)
 
     def _leave(self, client: ClientId) -> None:
         flight = self.flights.slips.pop(client, None)
         if flight is not None:
             self.executor.forget((client, flight.task.number))
-        self._settle(lambda: self.link.leave(client))
+        self._settle(lambda: self.transport.leave(client))
         if self.experiment.fleet.return_after is not None:
             self.clock.at(self.clock.now + self.experiment.fleet.return_after, "join", client)
 
@@ -221,21 +220,20 @@ class Simulation:
         late = self.coordinator.state.version - flight.task.base
         self._settle(lambda: self._send(client, flight, done, late))
         if done.fit.trained and self._due(self.experiment.evaluate_every):
-            self._look()
+            self._evaluate()
         if self.progress:
-            self.progress(Progress(self._done(), self._planned, self.watch.accuracy(), self._unit, self._score))
+            self.progress(Progress(self._done(), self._planned, self.evaluation.accuracy(), self._unit, self._score))
 
     def _send(self, client: ClientId, flight: Flight, done: Done, late: int) -> list[Reply]:
         upload = done.fit.upload
-        link = self.link
-        replies = link.upload(upload, done.evidence) if isinstance(link, Direct) else link.upload(upload)
+        replies = self.transport.upload(upload, done.evidence)
         sent = self.totals.bytes_up + _bytes(upload.models)
         if done.before is None:  # it told a mixture and brought no training
             self.totals = replace(self.totals, estimates=self.totals.estimates + 1, bytes_up=sent)
             return replies
         self.totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
-        self.watch.note(
-            Entry(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
+        self.evaluation.note(
+            UnscoredUpload(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
         )
         return replies
 
@@ -248,8 +246,8 @@ class Simulation:
         if folded:
             self.totals = replace(self.totals, notes=_summed(self.totals.notes, self.coordinator.notes))
         self._start(replies)
-        if self.watch.entries and (folded or replies):
-            self.watch.score(self.coordinator, self.notebooks, replies)
+        if self.evaluation.entries and (folded or replies):
+            self.evaluation.score(self.coordinator, self.notebooks, replies)
         if folded:
             self._tell_changes(turn)
 
@@ -268,7 +266,7 @@ class Simulation:
     def _held(self, client: ClientId, task: Task) -> Task:
         """The slip of a task, if the coordinator keeps one: then it is kept once."""
         slip = self.given.slips.get(client)
-        return slip if slip is not None and slip.number == task.number and isinstance(self.link, Direct) else task
+        return slip if slip is not None and slip.number == task.number and self.transport.shares_tasks else task
 
     def _job(self, client: ClientId, flight: Flight) -> Job:
         return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()), self._receipt(client))
@@ -281,7 +279,7 @@ class Simulation:
         """May an upload be measured where it was made: is it measured at all, as it is, and by nobody else?"""
         algorithm, coordinator = self.experiment.algorithm, self.coordinator
         measures = type(algorithm).measure is not Algorithm.measure
-        as_it_is = isinstance(self.link, Direct) and coordinator.clip is None
+        as_it_is = self.transport.takes_evidence and coordinator.clip is None
         return measures and as_it_is and (not self.means.workers or travels(algorithm))
 
     def _begin_ahead(self) -> None:
@@ -301,15 +299,15 @@ class Simulation:
     def _finish(self) -> None:
         if self.experiment.algorithm.flush_on_stop:
             self.coordinator.flush()
-        self.watch.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
+        self.evaluation.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
         if not self._due(self.experiment.evaluate_every):
-            self._look()
-        self.watch.enter(wait=True)
+            self._evaluate()
+        self.evaluation.enter(wait=True)
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         uploads, now = self.totals.uploads, self.clock.now
-        self.watch.look(self.coordinator, uploads, now)
-        self.watch.look_at_clients(self.coordinator, self.notebooks, self._cycle, uploads, now)
+        self.evaluation.evaluate_clusters(self.coordinator, uploads, now)
+        self.evaluation.evaluate_clients(self.coordinator, self.notebooks, self._cycle, uploads, now)
 
     # beginning, saving, restoring
 
@@ -356,7 +354,7 @@ class Simulation:
     def _save(self, began: float) -> None:
         """A snapshot of everything, after which nothing before it is needed."""
         assert self.folder and self.journal
-        self.watch.enter(wait=True)
+        self.evaluation.enter(wait=True)
         self._tick(began)
         self.journal.flush()
         checkpoint = Checkpoint(
@@ -367,13 +365,13 @@ class Simulation:
             cycles=self.cycles,
             notebooks=self.notebooks.slips,
             flights=self.flights.slips,
-            entries=tuple(self.watch.entries),
-            found=self.watch.found,
-            true=self.watch.true,
+            entries=tuple(self.evaluation.entries),
+            found=self.evaluation.estimated,
+            true=self.evaluation.true,
             totals=self.totals,
             late_in_a_row=self._late_in_a_row,
             journal=self.journal.count,
-            tables={name: table.flush() for name, table in self.watch.tables.items()},
+            tables={name: table.flush() for name, table in self.evaluation.tables.items()},
         )
         self.folder.save(self.totals.uploads, checkpoint)
 
@@ -390,8 +388,8 @@ class Simulation:
         self.cycles, self.totals = dict(checkpoint.cycles), checkpoint.totals
         self.notebooks.update(checkpoint.notebooks)
         self.flights.update(checkpoint.flights)
-        self.watch.entries = list(checkpoint.entries)
-        self.watch.found, self.watch.true = dict(checkpoint.found), dict(checkpoint.true)
+        self.evaluation.entries = list(checkpoint.entries)
+        self.evaluation.estimated, self.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)
 
     def _tick(self, began: float) -> None:
         self.totals = replace(self.totals, wall_seconds=time.perf_counter() - began)
@@ -403,20 +401,20 @@ class Simulation:
 
     def _result(self, began: float) -> Run:
         self._tick(began)
-        state, watch = self.coordinator.state, self.watch
+        state, scores = self.coordinator.state, self.evaluation
         params = {k: cluster.params for k, cluster in state.clusters.items()}
         models = {k: state.layout.unpack(vector) for k, vector in params.items()}
-        mixtures = {client: (true, watch.found.get(client)) for client, true in sorted(watch.true.items())}
+        mixtures = {client: (true, scores.estimated.get(client)) for client, true in sorted(scores.true.items())}
         summary = self._summary()
         if self.folder:
-            for table in watch.tables.values():
+            for table in scores.tables.values():
                 table.flush()
             self.folder.finish(summary, models, mixtures)
         return Run(
             summary,
-            watch.uploads.arrays(),
-            watch.looks.arrays(),
-            watch.clients.arrays(),
+            scores.uploads.arrays(),
+            scores.clusters.arrays(),
+            scores.clients.arrays(),
             models,
             params,
             mixtures,
@@ -434,7 +432,7 @@ class Simulation:
             "uploads": totals.uploads,
             "rounds": self.coordinator.state.rounds,
             "estimates": totals.estimates,
-            **self.watch.summary(self.coordinator, totals.uploads, self.experiment.target),
+            **self.evaluation.summary(self.coordinator, totals.uploads, self.experiment.target),
             "bytes_up": totals.bytes_up,
             "bytes_down": totals.bytes_down,
             "transfers": (totals.bytes_up + totals.bytes_down) / (4 * self.coordinator.state.layout.size),
@@ -466,7 +464,7 @@ def simulate(
     out: Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
-    link: Callable[[Coordinator], Link] = Direct,
+    transport: Callable[[Coordinator], CoordinatorTransport] = Direct,
     profile: bool = False,
     **means: Any,
 ) -> Run | None:
@@ -495,7 +493,7 @@ def simulate(
             folder=folder,
             checkpoint=folder.load(Checkpoint, spill) if folder and resume else None,
             spill=spill,
-            link=link,
+            transport=transport,
             progress=progress,
             profile=profile,
             **means,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar, Literal
@@ -63,7 +63,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Shifted:
+class Shifted(World):
     """A world whose data change by a shift; everything else is the world's own.
 
     All kinds but own and redraw hold the world's data of cycle 0. A client's mixture goes with its samples; a part of
@@ -79,31 +79,38 @@ class Shifted:
             raise ValueError("This world is shifted already: shift the plain one")
         if type(self.world).__hash__ is None:
             raise ValueError(
-                f"{_called(self.world)} cannot be shifted, because it cannot be hashed: make it a frozen dataclass"
+                f"{self._called} cannot be shifted, because it cannot be hashed: make it a frozen dataclass"
             )
-        if self.shift.kind == "redraw" and not _redraws(self.world):
+        if self.shift.kind == "redraw" and self.world.redrawn().held:
             raise ValueError(
-                f"The shift redraw needs a world that draws new data, and those of {_called(self.world)} never change"
+                f"The shift redraw needs a world that draws new data, and those of {self._called} never change"
             )
         if self.shift.kind == "swap-part" and self.world.classes < 2:
-            raise ValueError(f"The shift swap-part exchanges labels, and {_called(self.world)} has none")
+            raise ValueError(f"The shift swap-part exchanges labels, and {self._called} has none")
         if self.shift.kind.startswith("swap") and len(self.world.names) < 2:
             raise ValueError("Swapping needs at least two clients, and there is one")
 
     @property
+    def _called(self) -> str:
+        return str(self.world.describe()["name"])
+
+    @property
     def turns(self) -> str:
         """What a turn is: a round of the federation, or a cycle of the client."""
-        plain = self.shift.kind in ("own", "none", "redraw")
-        return getattr(self.world, "turns", "client") if plain else "round"
+        return self.world.turns if self.shift.kind in ("own", "none", "redraw") else "round"
 
     @property
     def held(self) -> bool:
         kind = self.shift.kind
-        return kind == "none" or (kind == "own" and getattr(self.world, "held", False))
+        return kind == "none" or (kind == "own" and self.world.held)
 
     @property
     def names(self) -> Sequence[ClientId]:
         return self.world.names
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        return self.world.shape
 
     @property
     def features(self) -> int:
@@ -126,7 +133,7 @@ class Shifted:
             case "none":
                 return self.world.visit(seed, client, 0)
             case "redraw":
-                return _drawing(self.world).visit(seed, client, cycle // self.shift.period)
+                return self.world.redrawn().visit(seed, client, cycle // self.shift.period)
             case "swap-all" | "swap-part":
                 return _gathered(self.world, seed, client, _history(self, seed).at(client, cycle))
         return _reduced(self.world.visit(seed, client, 0), seed, client, self.shift.share(cycle))
@@ -135,7 +142,7 @@ class Shifted:
         """Whether this client's data differ between two turns."""
         match self.shift.kind:
             case "own":
-                return changed(self.world, seed, client, before, after)
+                return self.world.changed(seed, client, before, after)
             case "none":
                 return False
             case "redraw":
@@ -147,27 +154,7 @@ class Shifted:
 
     def describe(self) -> dict[str, Any]:
         """The plain world's settings; the shift is described beside them."""
-        if callable(own := getattr(self.world, "describe", None)):
-            return dict(own())
-        own_fields: tuple[Any, ...] = fields(self.world) if is_dataclass(self.world) else ()
-        return {"name": _called(self.world), **{f.name: getattr(self.world, f.name) for f in own_fields}}
-
-    def __getattr__(self, name: str) -> Any:
-        """What only some worlds have, such as `shape` or `clusters`."""
-        if name.startswith("_") or name == "world":
-            raise AttributeError(name)
-        return getattr(self.world, name)
-
-
-def changed(world: World, seed: int, client: ClientId, before: int, after: int) -> bool:
-    """Whether a client's data differ between two turns of a world; arrays are built only where nothing else tells."""
-    if before == after or getattr(world, "held", False):
-        return False
-    if isinstance(world, Shifted):
-        return world.changed(seed, client, before, after)
-    one, two = (world.visit(seed, client, turn) for turn in (before, after))
-    pairs = ((one.train, two.train), (one.test, two.test))
-    return not all(np.array_equal(a.x, b.x) and np.array_equal(a.y, b.y) for a, b in pairs)
+        return self.world.describe()
 
 
 # swaps
@@ -276,19 +263,3 @@ def _reduced(visit: Visit, seed: int, client: ClientId, share: float) -> Visit:
     count = max(1, int(len(visit.train) * share + 1e-9))
     rows = generator(seed, "increment", client).permutation(len(visit.train))[:count]
     return Visit(Samples(visit.train.x[rows], visit.train.y[rows]), visit.test, visit.mixture)
-
-
-def _redraws(world: World) -> bool:
-    return not getattr(_drawing(world), "held", False)
-
-
-def _drawing(world: World) -> World:
-    """The world with its own drawing switched on, where it has such a setting."""
-    if is_dataclass(world) and any(f.name == "redraw" for f in fields(world)):
-        return replace(world, redraw=True)
-    return world
-
-
-def _called(world: World) -> str:
-    kind = type(world)
-    return str(getattr(kind, "name", f"{kind.__module__}:{kind.__qualname__}"))

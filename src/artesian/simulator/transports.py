@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from artesian.core import ClientId, Evidence, Reply, Upload
 from artesian.engine.coordinator import Coordinator
 
 
-class Link(Protocol):
-    """How clients reach the coordinator: directly, or over HTTP."""
+class CoordinatorTransport(Protocol):
+    """How clients reach the coordinator. Subclass it to inherit the defaults."""
 
-    @property
-    def coordinator(self) -> Coordinator: ...
-    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]: ...
-    def upload(self, upload: Upload) -> list[Reply]: ...
-    def leave(self, client: ClientId) -> list[Reply]: ...
-    def expire(self, client: ClientId, number: int) -> list[Reply]: ...
+    takes_evidence: ClassVar[bool] = False  # may an upload bring what was measured where it was made?
+    shares_tasks: ClassVar[bool] = False  # is the task of a reply the very one that the coordinator keeps?
+    coordinator: Coordinator
+
+    def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
+        """A client joins, or says that its data changed."""
+        ...
+
+    def upload(self, upload: Upload, evidence: Evidence | None = None) -> list[Reply]:
+        """A client uploads; evidence comes only where it is taken."""
+        ...
+
+    def leave(self, client: ClientId) -> list[Reply]:
+        """A client leaves."""
+        ...
+
+    def expire(self, client: ClientId, number: int) -> list[Reply]:
+        """A task has been open for too long."""
+        ...
 
 
-@dataclass(frozen=True)
-class Direct:
+@dataclass
+class Direct(CoordinatorTransport):
     """No network: the coordinator's own verbs."""
 
+    takes_evidence: ClassVar[bool] = True
+    shares_tasks: ClassVar[bool] = True
     coordinator: Coordinator
 
     def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
         return self.coordinator.join(client, samples, changed)
 
     def upload(self, upload: Upload, evidence: Evidence | None = None) -> list[Reply]:
-        """With evidence, what measuring would find is known, and it is not measured again."""
+        """With evidence, the upload is not measured again."""
         if evidence is None:
             return self.coordinator.receive(upload)
         receipt = self.coordinator.admit(upload)

@@ -257,11 +257,11 @@ def agrees_over_http(algorithm: Algorithm, model: Model = TOY) -> None:
     """Simulated directly and over in-process HTTP, the same seed gives the same bits."""
     clients = _federation(algorithm, model).clients
     experiment = Experiment(ToyWorld(clients), model, algorithm, uploads=_uploads(algorithm)).planned()
-    direct, served = Simulation(experiment, 3), Simulation(experiment, 3, link=InProcess)
+    direct, served = Simulation(experiment, 3), Simulation(experiment, 3, transport=InProcess)
     direct.run()
     served.run()
-    assert isinstance(served.link, InProcess)
-    served.link.close()
+    assert isinstance(served.transport, InProcess)
+    served.transport.close()
     _expect(direct.coordinator.digest() == served.coordinator.digest(), algorithm, "over HTTP the bits are others")
 
 

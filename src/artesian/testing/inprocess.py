@@ -8,14 +8,15 @@ from typing import Any
 import httpx
 
 from artesian import errors
-from artesian.core import ClientId, Reply, Upload
+from artesian.core import ClientId, Evidence, Reply, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import ArtesianError
+from artesian.simulator.transports import CoordinatorTransport
 from artesian.storage.codec import encode
 
 
-class InProcess:
-    """A link that speaks HTTP to the application without a network: every byte is encoded and decoded."""
+class InProcess(CoordinatorTransport):
+    """A transport that speaks HTTP to the application without a network: every byte is encoded and decoded."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         from artesian.server.app import create_app, decode_task
@@ -33,7 +34,7 @@ class InProcess:
         body = {"samples": samples, "changed": changed}
         return self._answers(client, self._send("PUT", f"/v1/clients/{client}", json=body))
 
-    def upload(self, upload: Upload) -> list[Reply]:
+    def upload(self, upload: Upload, evidence: Evidence | None = None) -> list[Reply]:
         path = f"/v1/clients/{upload.client}/uploads/{upload.number}"
         return self._answers(upload.client, self._send("PUT", path, content=encode("upload", upload)))
 

@@ -31,7 +31,7 @@ from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds
 from artesian.params import Layout, Params, seal
 from artesian.recipes import recipe
-from artesian.simulator.worlds import Visit
+from artesian.simulator.worlds import Visit, World
 from artesian.storage.codec import decode, encode
 
 WIDTH = 3  # features of the toy
@@ -80,7 +80,7 @@ class ToyLearner:
 
 
 @dataclass(frozen=True)
-class ToyModel:
+class ToyModel(Model):
     """Three weights, one running mean, one counter of trainings beyond float32's whole numbers."""
 
     @cached_property
@@ -100,7 +100,7 @@ class ToyModel:
 
 
 @dataclass(frozen=True)
-class ToyWorld:
+class ToyWorld(World):
     """Clusters of points; client i lives in cluster i mod K."""
 
     name: ClassVar[str] = "toy"

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, generator
+from artesian.core import ClientId, ClusterId, described, generator
 from artesian.data.datasets import Images, Samples, images
 from artesian.data.images import flattened, resized, with_channels
 from artesian.errors import MissingData, check
 from artesian.execution.shared_memory import once
-from artesian.simulator.worlds.mixing import Part, drawn, main_shares, nearest_counts
-from artesian.simulator.worlds.visit import Visit, check_room, numbered
+from artesian.simulator.worlds.mixing import ClusterSamples, drawn, main_shares, nearest_counts
+from artesian.simulator.worlds.visit import Visit, World, check_room, numbered
 
 PAPER = ("mnist", "usps", "svhn")  # the paper's third source, CCPD, has a licence of its own: any other is a surrogate
 INVERTED = "inverted:"
 
 
 @dataclass(frozen=True)
-class DigitWorld:
+class DigitWorld(World):
     """Digits of three kinds with CDFL's clients: cluster i holds the images of source i, in one size and colouring.
 
     A source is a data set, several joined by +, or `inverted:` and a set, whose images are made negative. Images are
@@ -30,7 +30,6 @@ class DigitWorld:
     """
 
     name: ClassVar[str] = "digit-world"
-    turns: ClassVar[str] = "client"
     classes: ClassVar[int] = 10
     sources: tuple[str, ...] = ("mnist+usps", "svhn", "plates")
     size: int = 32
@@ -71,6 +70,9 @@ class DigitWorld:
     def held(self) -> bool:
         return not self.redraw
 
+    def redrawn(self) -> Self:
+        return replace(self, redraw=True)
+
     @property
     def names(self) -> Sequence[ClientId]:
         return numbered(self.clients)
@@ -90,7 +92,7 @@ class DigitWorld:
 
     def describe(self) -> dict[str, Any]:
         """The settings, and which sources are surrogates."""
-        return {"name": self.name, **asdict(self), "surrogates": self.surrogates}
+        return {**described(self, self.name), "surrogates": self.surrogates}
 
     def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
         return {f"k{i}": part.samples(part.proxy) for i, part in enumerate(self._parts(seed))}
@@ -104,12 +106,12 @@ class DigitWorld:
         shares = main_shares(rng, int(client[1:]) % kinds, kinds, self.main_share_min, self.main_share_max)
         return drawn(rng, self._parts(seed), nearest_counts(shares, samples), self.client_test_samples)
 
-    def _parts(self, seed: int) -> Sequence[Part]:
+    def _parts(self, seed: int) -> Sequence[ClusterSamples]:
         return _parts(self, seed)
 
 
 @once(2)
-def _parts(world: DigitWorld, seed: int) -> list[Part]:
+def _parts(world: DigitWorld, seed: int) -> list[ClusterSamples]:
     """Every source: chosen, resized, and divided into proxy, evaluation and training."""
     parts = []
     held_out = world.proxy_images + world.test_images
@@ -121,7 +123,7 @@ def _parts(world: DigitWorld, seed: int) -> list[Part]:
         x, y = _prepared(sets, rows, world)
         order = np.arange(len(rows))
         chosen = order[: world.proxy_images], order[world.proxy_images : held_out], order[held_out:]
-        parts.append(Part(255 - x if source.startswith(INVERTED) else x, y, *chosen))
+        parts.append(ClusterSamples(255 - x if source.startswith(INVERTED) else x, y, *chosen))
     return parts
 
 

@@ -16,11 +16,11 @@ from artesian.data.images import shape_of
 from artesian.errors import SettingError, check
 from artesian.simulator.worlds.dealing import Deal, Rows, Stock, dealt, stock, topped_up
 from artesian.simulator.worlds.mixing import nearest_counts
-from artesian.simulator.worlds.visit import Visit, numbered
+from artesian.simulator.worlds.visit import Visit, World, numbered
 
 
 @dataclass(frozen=True)
-class LabelGroups:
+class LabelGroups(World):
     """Clients in groups, each group with labels of its own, divided inside by a Dirichlet draw for each label.
 
     The true group of a client is that of its labels. Nothing changes with the cycle. A client that was dealt fewer
@@ -28,7 +28,6 @@ class LabelGroups:
     """
 
     name: ClassVar[str] = "label-groups"
-    turns: ClassVar[str] = "client"
     held: ClassVar[bool] = True
     data: str = "digits"
     clients: int = 100
@@ -99,7 +98,7 @@ class LabelGroups:
 
 
 @dataclass(frozen=True)
-class FewClasses:
+class FewClasses(World):
     """Every client has a few labels, and sizes follow a power law.
 
     Client i has the labels i, i+1, ... (modulo all labels), so that label sets repeat: those with the same set are one
@@ -108,7 +107,6 @@ class FewClasses:
     """
 
     name: ClassVar[str] = "few-classes"
-    turns: ClassVar[str] = "client"
     held: ClassVar[bool] = True
     data: str = "mnist"
     clients: int = 1000

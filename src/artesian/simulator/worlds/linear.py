@@ -12,11 +12,11 @@ from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples
 from artesian.errors import check
 from artesian.simulator.worlds.mixing import fixed_shares, floor_counts, mixture_of, nearest_counts, partition_rule
-from artesian.simulator.worlds.visit import Visit, numbered
+from artesian.simulator.worlds.visit import Visit, World, numbered
 
 
 @dataclass(frozen=True)
-class Linear:
+class Linear(World):
     """y = <x, theta_s> + noise, x and noise standard normal, theta_s normal with a variance for each cluster s.
 
     A client's samples divide over the clusters by its partition: floors, and the rest to the last cluster. Nothing
@@ -24,7 +24,6 @@ class Linear:
     """
 
     name: ClassVar[str] = "linear"
-    turns: ClassVar[str] = "client"
     held: ClassVar[bool] = True
     classes: ClassVar[int] = 1
     clusters: int = 2  # S

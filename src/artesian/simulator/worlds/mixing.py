@@ -17,7 +17,7 @@ PAIRS = {"10:90": 0.1, "30:70": 0.3}  # the share of the first cluster, for the 
 
 
 @dataclass(frozen=True)
-class Part:
+class ClusterSamples:
     """One cluster: its samples, and which rows are the server's, for tests, or for training."""
 
     x: np.ndarray
@@ -81,14 +81,16 @@ def mixture_of(counts: np.ndarray) -> dict[ClusterId, float]:
     return {f"k{i}": count / int(counts.sum()) for i, count in enumerate(counts.tolist())}
 
 
-def drawn(rng: np.random.Generator, parts: Sequence[Part], counts: np.ndarray, tested: int) -> Visit:
+def drawn(rng: np.random.Generator, parts: Sequence[ClusterSamples], counts: np.ndarray, tested: int) -> Visit:
     """So many training samples of each cluster, and test samples of the same mixture, without replacement."""
     train = _draw(rng, parts, [part.train for part in parts], counts)
     test = _draw(rng, parts, [part.test for part in parts], nearest_counts(counts / counts.sum(), tested))
     return Visit(train, test, mixture_of(counts))
 
 
-def _draw(rng: np.random.Generator, parts: Sequence[Part], rows: Sequence[np.ndarray], counts: np.ndarray) -> Samples:
+def _draw(
+    rng: np.random.Generator, parts: Sequence[ClusterSamples], rows: Sequence[np.ndarray], counts: np.ndarray
+) -> Samples:
     chosen = [rng.choice(own, count, replace=False) for own, count in zip(rows, counts.tolist(), strict=True)]
     x = np.concatenate([part.x[own] for part, own in zip(parts, chosen, strict=True)])
     y = np.concatenate([part.y[own] for part, own in zip(parts, chosen, strict=True)])

@@ -17,11 +17,11 @@ from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import once
 from artesian.simulator.worlds.dealing import Deal, Rows, train_and_test
 from artesian.simulator.worlds.labels import held_rules
-from artesian.simulator.worlds.visit import Visit
+from artesian.simulator.worlds.visit import Visit, World
 
 
 @dataclass(frozen=True)
-class Natural:
+class Natural(World):
     """Every user of a data set is a client; the largest first. The true group is the file's, or one for all.
 
     Of every client's samples `proxy_share` goes to the server's proxy set, `test_share` of the rest is for tests.
@@ -29,7 +29,6 @@ class Natural:
     """
 
     name: ClassVar[str] = "natural"
-    turns: ClassVar[str] = "client"
     held: ClassVar[bool] = True
     data: str = "har"  # human activities below ARTESIAN_DATA, or an .npz file with x, y and user
     clients: int | None = None  # the largest so many; None: all
@@ -58,12 +57,9 @@ class Natural:
         return int(np.prod(people(self.data).x.shape[1:]))
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of one sample, where it is more than a row of numbers."""
+    def shape(self) -> tuple[int, int, int] | None:
         x = people(self.data).x
-        if x.ndim == 2:
-            raise AttributeError("rows of numbers have no shape")
-        return shape_of(x)
+        return None if x.ndim == 2 else shape_of(x)
 
     @property
     def classes(self) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import laid_out, once
 from artesian.simulator.worlds.dealing import flat_images
 from artesian.simulator.worlds.mixing import (
-    Part,
+    ClusterSamples,
     Partition,
     drawn,
     fixed_shares,
@@ -26,11 +26,11 @@ from artesian.simulator.worlds.mixing import (
     nearest_counts,
     partition_rule,
 )
-from artesian.simulator.worlds.visit import Visit, check_room, numbered
+from artesian.simulator.worlds.visit import Visit, World, check_room, numbered
 
 
 @dataclass(frozen=True)
-class Rotated:
+class Rotated(World):
     """Rotated images with CDFL's clients: cluster i holds all images turned by i * 360/K degrees.
 
     Images are split once into three disjoint parts: proxy (the server's), evaluation, and training. Of a set with a
@@ -40,7 +40,6 @@ class Rotated:
     """
 
     name: ClassVar[str] = "rotated"
-    turns: ClassVar[str] = "client"
     data: str = "digits"  # or "fashion-mnist", "mnist", an .npz file, a folder of images, module:name
     clusters: int = 4  # K
     clients: int = 80  # n, 20 per cluster
@@ -74,6 +73,9 @@ class Rotated:
     @property
     def held(self) -> bool:
         return not self.redraw or self.partition != "main"
+
+    def redrawn(self) -> Self:
+        return replace(self, redraw=True)
 
     @property
     def names(self) -> Sequence[ClientId]:
@@ -109,7 +111,7 @@ class Rotated:
             return nearest_counts(main_shares(rng, number % self.clusters, self.clusters, least, most), samples)
         return floor_counts(fixed_shares(self.partition, rng, number, self.clients, self.clusters), samples)
 
-    def _parts(self, seed: int) -> list[Part]:
+    def _parts(self, seed: int) -> list[ClusterSamples]:
         """Every rotation of the images, divided the same way: proxy, evaluation, training."""
         found, held_out = images(self.data), self.proxy_images + self.test_images
         if found.tests:
@@ -121,7 +123,7 @@ class Rotated:
         order = _permutation(self.data, seed)
         proxy, test = order[: self.proxy_images], order[self.proxy_images : held_out]
         train = order[found.tests or held_out :]
-        return [Part(x, found.y, proxy, test, train) for x in _rotated(self.data, self.clusters)]
+        return [ClusterSamples(x, found.y, proxy, test, train) for x in _rotated(self.data, self.clusters)]
 
 
 def _rotated(data: str, clusters: int) -> list[np.ndarray]:

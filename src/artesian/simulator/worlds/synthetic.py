@@ -12,11 +12,11 @@ from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples
 from artesian.errors import check
 from artesian.simulator.worlds.labels import held_rules
-from artesian.simulator.worlds.visit import Visit, numbered
+from artesian.simulator.worlds.visit import Visit, World, numbered
 
 
 @dataclass(frozen=True)
-class Synthetic:
+class Synthetic(World):
     """y = argmax(W x + b), W, b ~ N(u, 1), u ~ N(0, alpha); x ~ N(v, diag(j^-1.2)), v ~ N(B, 1), B ~ N(0, beta).
 
     `alpha` and `beta` are variances. Sizes are samples_min + a lognormal draw. Every client is a distribution of its
@@ -25,7 +25,6 @@ class Synthetic:
     """
 
     name: ClassVar[str] = "synthetic"
-    turns: ClassVar[str] = "client"
     held: ClassVar[bool] = True
     clients: int = 100
     alpha: float = 1.0  # how much clients' models differ

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
-from artesian.core import ClientId, ClusterId, Mixture
+import numpy as np
+
+from artesian.core import ClientId, ClusterId, Mixture, described
 from artesian.data.datasets import Samples
 from artesian.errors import SettingError
 
@@ -20,26 +22,73 @@ class Visit:
     mixture: Mixture  # the true one
 
 
+@runtime_checkable
 class World(Protocol):
-    """A pure function from (seed, client, cycle) to data: any process may work it out.
+    """A pure function from (seed, client, cycle) to data: any process may compute it.
 
-    A world of images may have a `shape` too, (channels, height, width), for networks that look at them as such. `turns`
-    says what the third argument of `visit` counts: "client", the default, the client's own cycles; "round", the rounds
-    of the whole federation. `held` is true where it makes no difference.
+    Subclass it to inherit what is optional: `name`, `shape`, `turns`, `held` and the methods with a body. `features`
+    and `classes` may be properties, class variables, or fields with a default.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""  # in TOML; without one, module:name
 
     @property
-    def names(self) -> Sequence[ClientId]: ...
-    @property
-    def features(self) -> int: ...
-    @property
-    def classes(self) -> int: ...
+    def names(self) -> Sequence[ClientId]:
+        """The ids of the clients."""
+        ...
 
-    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit: ...
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]: ...
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]: ...
+    @property
+    def features(self) -> int:
+        """How many numbers a sample has."""
+        ...
+
+    @property
+    def classes(self) -> int:
+        """How many labels there are; 1 where they are numbers to predict."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width of a sample; None where samples are no images."""
+        return None
+
+    @property
+    def turns(self) -> str:
+        """What the third argument of `visit` counts: "client", the client's own cycles, or "round", all rounds."""
+        return "client"
+
+    @property
+    def held(self) -> bool:
+        """Whether a client's data never change, whatever that argument is."""
+        return False
+
+    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
+        """The data of one client in one cycle."""
+        ...
+
+    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
+        """The server's proxy set of every cluster."""
+        ...
+
+    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
+        """The test data of every cluster."""
+        ...
+
+    def changed(self, seed: int, client: ClientId, before: int, after: int) -> bool:
+        """Whether a client's data differ between two cycles; by default both are drawn and compared."""
+        if before == after or self.held:
+            return False
+        one, two = (self.visit(seed, client, cycle) for cycle in (before, after))
+        pairs = ((one.train, two.train), (one.test, two.test))
+        return not all(np.array_equal(a.x, b.x) and np.array_equal(a.y, b.y) for a, b in pairs)
+
+    def redrawn(self) -> Self:
+        """The same world with new data in every cycle; itself where it cannot, or does so anyway."""
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        """Name and settings, for the record of a run."""
+        return described(self, self.name)
 
 
 def check_room(what: str, wanted: int, found: int, unit: str = "images") -> None:
