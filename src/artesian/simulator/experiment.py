@@ -108,8 +108,13 @@ class Experiment:
             "world": self.world.describe(),
             "model": self.model.describe(),
         }
-        tables = {"fleet": self.fleet, "training": self.training, "start": self.start, "shift": self.shift}
-        return self._numbers | parts | {name: asdict(table) for name, table in tables.items()}
+        tables = {
+            "fleet": asdict(self.fleet),
+            "training": asdict(self.training),
+            "start": asdict(self.start),
+            "shift": asdict(self.shift),
+        }
+        return self._numbers | parts | tables
 
     @property
     def _numbers(self) -> dict[str, Any]:
