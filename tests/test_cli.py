@@ -332,10 +332,10 @@ def test_an_existing_folder_a_mismatch_and_a_finished_run(tmp_path) -> None:
     assert artesian("simulate", "digits-2", *QUICK, "--out", out).returncode == 0
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert "--resume" in fails(2, "simulate", "digits-2", *QUICK, "--out", out)
-    assert "seed = 3, where it was 0" in fails(
+    assert "seed = 0, and now it is 3" in fails(
         2, "simulate", "digits-2", *QUICK, "--out", out, "--resume", "--seed", "3"
     )
-    assert "uploads = 30, where it was 20" in fails(
+    assert "uploads = 20, and now it is 30" in fails(
         2, "simulate", "digits-2", *QUICK, "--set", "uploads=30", "--out", out, "--resume"
     )
     again = artesian("simulate", "digits-2", *QUICK, "--out", out, "--resume", "--json")

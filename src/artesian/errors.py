@@ -39,7 +39,8 @@ ArtesianError
     ├── NotFinite             NaN or Inf in a model, a mixture or a measurement
     └── BadMixture            a mixture with an unknown cluster or a share outside [0, 1]
 
-FellBack is a warning: an option that does not work here was left out.
+Warnings: FellBack, where an option that does not work here was left out, and ChangedSince, where something has changed
+since a run began.
 """
 
 from __future__ import annotations
@@ -75,6 +76,10 @@ def _sentence(text: str) -> str:
 
 class FellBack(UserWarning):
     """An option that does not work here was left out; the run goes on without it."""
+
+
+class ChangedSince(UserWarning):
+    """Version, code or data have changed since a run began; it goes on with what is here."""
 
 
 class UserError(ArtesianError):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from artesian.errors import BadFormat, ResumeMismatch, RunExists, StorageError, UnknownFormat
+from artesian.errors import BadFormat, ChangedSince, ResumeMismatch, RunExists, StorageError, UnknownFormat
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.table import Table
 
@@ -164,16 +164,18 @@ def test_the_same_configuration_reopens_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"seed": 4}, "seed = 4, where it was 3"),
-        ({"artesian": "99"}, "artesian = 99"),
+        ({"seed": 4}, "begun with seed = 3, and now it is 4"),
         (
             {"experiment": {"world": {"clients": 9, "data": "digits"}, "algorithm": {"name": "fedavg"}}},
-            r"experiment\.world\.clients = 9, where it was 8",
+            r"experiment\.world\.clients = 8, and now it is 9",
         ),
-        ({"experiment": {"world": {"clients": 8, "data": "digits"}}}, r"experiment\.algorithm = None"),
+        (
+            {"experiment": {"world": {"clients": 8, "data": "digits"}}},
+            r"experiment\.algorithm = .*, and now it is None",
+        ),
         (
             {"experiment": {**CONFIG["experiment"], "more": 1}},
-            r"experiment\.more = 1, where it was None",
+            r"experiment\.more = None, and now it is 1",
         ),
     ],
 )
@@ -181,6 +183,35 @@ def test_another_configuration_is_refused_by_key(tmp_path: Path, change: dict[st
     RunFolder.create(tmp_path / "r", CONFIG)
     with pytest.raises(ResumeMismatch, match=told):
         RunFolder.reopen(tmp_path / "r", {**CONFIG, **change})
+
+
+def test_a_setting_that_is_newer_than_the_folder_counts_as_its_default(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "r", CONFIG).close()
+    newer = {**CONFIG["experiment"], "tune": 0, "draws": {"share": 0.5, "every": None}}
+    newer["world"] = {**newer["world"], "size": 3}
+    defaults = {"tune": 0, "draws": {"share": 0.5, "every": None}, "world": {"clients": 80, "size": 3}}
+    RunFolder.reopen(tmp_path / "r", {**CONFIG, "experiment": newer}, defaults).close()
+    changes = {
+        "experiment.tune = 0, and now it is 2": {"tune": 2},
+        r"experiment\.draws\.share = 0\.5, and now it is 1": {"draws": {"share": 1.0, "every": None}},
+        r"experiment\.world\.size = 3, and now it is 4": {"world": {**newer["world"], "size": 4}},
+    }
+    for told, change in changes.items():
+        with pytest.raises(ResumeMismatch, match=told):
+            RunFolder.reopen(tmp_path / "r", {**CONFIG, "experiment": newer | change}, defaults)
+
+
+def test_what_changed_since_a_run_began_is_a_warning(tmp_path: Path) -> None:
+    made = {"code": {"mine": {"sha256": "a", "commit": None}, "gone": {"sha256": "g", "commit": None}}}
+    RunFolder.create(tmp_path / "r", {**CONFIG, **made, "data": {"x.npz": "b"}, "artesian": "0.0.9"}).close()
+    here = {"code": {"mine": {"sha256": "c", "commit": None}}, "data": {"x.npz": "d", "new.npz": "e"}}
+    with pytest.warns(ChangedSince) as told:
+        RunFolder.reopen(tmp_path / "r", {**CONFIG, **here}).close()
+    assert [str(one.message).split(". ")[0] for one in told] == [
+        f"This run began with artesian 0.0.9 and goes on with {CONFIG['artesian']}",
+        "The module mine has changed since this run began",
+        "The data in x.npz have changed since this run began",
+    ]
 
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:

@@ -215,9 +215,9 @@ def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
 def test_another_configuration_is_not_resumed_and_the_difference_is_named(tmp_path) -> None:
     simulate(toy(), out=tmp_path / "run")
     before = files(tmp_path / "run")
-    with pytest.raises(ResumeMismatch, match=r"experiment.algorithm.beta0 = 0.5, where it was 0.025"):
+    with pytest.raises(ResumeMismatch, match=r"experiment.algorithm.beta0 = 0.025, and now it is 0.5"):
         simulate(toy(CDFL(beta0=0.5)), out=tmp_path / "run", resume=True)
-    with pytest.raises(ResumeMismatch, match="seed = 5"):
+    with pytest.raises(ResumeMismatch, match="seed = 0, and now it is 5"):
         simulate(toy(), seed=5, out=tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before
 

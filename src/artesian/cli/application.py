@@ -13,7 +13,7 @@ import typer
 
 import artesian
 from artesian.cli.console import err, out
-from artesian.errors import ArtesianError, FellBack
+from artesian.errors import ArtesianError, ChangedSince, FellBack
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,7 +51,7 @@ def main() -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """A sentence of ours without the place it comes from; others as Python shows them."""
-    if issubclass(category, FellBack):
+    if issubclass(category, (ChangedSince, FellBack)):
         err.print(f"warning: {message}", style="yellow", markup=False, highlight=False)
     else:
         _python_shows(message, category, *where, **more)

@@ -31,6 +31,7 @@ IDX = {  # sets of four idx files: where else they may be, and how to get them
     "fashion-mnist": (DEBIAN / "fashion-mnist", "Install them: apt-get install dataset-fashion-mnist (Debian)"),
     "mnist": (DEBIAN / "mnist", "Put the four idx files into a folder named mnist"),
 }
+IDX_FILES = [f"{part}-{kind}-ubyte" for part in ("t10k", "train") for kind in ("images-idx3", "labels-idx1")]
 FIRST_IDX = "train-images-idx3-ubyte"  # or the same with .gz; a folder with it has the other three
 NPZ = {  # sets of one .npz file: its places below ARTESIAN_DATA
     "cifar10": ("cifar10/cifar10.npz", "cifar10.npz"),
@@ -85,6 +86,20 @@ def images(name: str) -> Images:
         found = _read(plain, int(side))
         return Images(resized(found.x, int(side)), found.y, found.tests)
     return _read(name)
+
+
+def files_of(name: str) -> list[Path]:
+    """The files a set is read from; none for what comes with a package or from a module."""
+    plain, _, side = name.rpartition("@")
+    name = plain if plain and side.isdecimal() else name
+    if name == "digits" or ":" in name:
+        return []
+    if name in IDX:
+        return [path for stem in IDX_FILES if (path := _idx(find_folder(name), stem))]
+    if name in NPZ:
+        return [find_named(name)]
+    folder = _below(name, Path.is_dir)
+    return [path for path in sorted(folder.glob("*/*")) if _is_picture(path)] if folder else [find(name)]
 
 
 def _read(name: str, side: int | None = None) -> Images:

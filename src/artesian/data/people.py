@@ -25,7 +25,12 @@ class People(Samples):
 @once(2)
 def people(name: str) -> People:
     """The samples of a set that says whose they are: by name, or in an .npz file."""
-    return _read_people(find_named(name) if name in NPZ else find(name))
+    return _read_people(*people_files(name))
+
+
+def people_files(name: str) -> list[Path]:
+    """The file such a set is read from."""
+    return [find_named(name) if name in NPZ else find(name)]
 
 
 def _read_people(path: Path) -> People:

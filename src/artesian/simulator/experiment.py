@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 from artesian.core import Algorithm, Forecast, Model, Plan, described
@@ -56,10 +56,14 @@ class Experiment:
         if not len(self.world.names):
             raise ValueError("The world has no clients")
         if self.shift.kind != "own":
-            plain = self.world.world if isinstance(self.world, Shifted) else self.world
-            object.__setattr__(self, "world", Shifted(plain, self.shift))
+            object.__setattr__(self, "world", Shifted(self.plain_world, self.shift))
         elif isinstance(self.world, Shifted):
             object.__setattr__(self, "shift", self.world.shift)
+
+    @property
+    def plain_world(self) -> World:
+        """The world without its shift."""
+        return self.world.world if isinstance(self.world, Shifted) else self.world
 
     @property
     def length(self) -> str:
@@ -121,8 +125,21 @@ class Experiment:
         """What stands in no table."""
         return {name: vars(self)[name] for name in NUMBERS}
 
+    def defaults(self) -> dict[str, Any]:
+        """What `describe` would say of settings that nobody changed, as far as they have a default."""
+        values = {"algorithm": self.algorithm, "world": self.plain_world, "model": self.model, "fleet": self.fleet}
+        values |= {"training": self.training, "start": self.start, "shift": self.shift}
+        numbers = {name: value for name, value in _defaults(self).items() if name in NUMBERS}
+        return numbers | {name: _defaults(value) for name, value in values.items()}
+
     @property
     def digest(self) -> str:
         """A name for exactly these settings, whatever the experiment is called."""
         settings = {key: value for key, value in self.describe().items() if key not in ("name", "snapshot_every")}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def _defaults(value: Any) -> dict[str, Any]:
+    """The defaults of a dataclass's fields that are plain values."""
+    known = fields(value) if is_dataclass(value) else ()
+    return {f.name: f.default for f in known if f.default is not MISSING}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 import artesian
-from artesian.errors import BadFormat, ResumeMismatch, RunExists, RunLocked, StorageError
+from artesian.errors import BadFormat, ChangedSince, ResumeMismatch, RunExists, RunLocked, StorageError
+from artesian.simulator.provenance import commit_of, differences
 from artesian.simulator.spill import Spill, Ticket
 from artesian.simulator.table import Table
 from artesian.storage.blobs import Blobs
@@ -52,19 +53,21 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def reopen(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
-        """The folder of a run begun before, if it is the same run."""
-        recorded = read_json(path / "config.json")
+    def reopen(cls, path: Path, config: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> RunFolder:
+        """The folder of a run begun before, if it is the same run.
+
+        Seed and settings must be the same. A setting that is newer than the folder must have its default. Version, code
+        and data may have changed since: that is a warning.
+        """
+        recorded, here = read_json(path / "config.json"), json.loads(json.dumps(config))
         check_format(recorded.get("format", 0))
-        for key in ("artesian", "seed", "experiment"):
-            here = json.loads(json.dumps(config[key]))
-            if recorded.get(key) != here:
-                where, then, now = _difference(key, recorded.get(key), here)
-                raise ResumeMismatch(
-                    f"{path} is resumed with the configuration it began with",
-                    f"{where} = {now}, where it was {then}",
-                    "give the same configuration, or another --out",
-                )
+        for key, known in (("seed", None), ("experiment", json.loads(json.dumps(defaults or {})))):
+            if difference := _difference(key, recorded.get(key), here[key], known):
+                where, then, now = difference
+                problem = f"The run in {path} was begun with {where} = {then}, and now it is {now}"
+                raise ResumeMismatch(problem, "Give the same settings, or another --out")
+        for change in differences(recorded, here):
+            warnings.warn(ChangedSince(f"{change}. It may end differently than an uninterrupted run"), stacklevel=2)
         return cls(path)
 
     def close(self) -> None:
@@ -145,12 +148,15 @@ class RunFolder:
         return sorted((self.path / "snapshots").glob("*.json"))
 
 
-def configuration(experiment: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """What opens every run: resolved settings, seed, version and commit."""
+def configuration(
+    experiment: Mapping[str, Any], seed: int, provenance: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What opens every run: version and commit, the user's code and data by their hashes, seed, resolved settings."""
     return {
         "format": FORMAT,
         "artesian": artesian.__version__,
-        "commit": _commit(),
+        "commit": commit_of(Path(__file__)),
+        **(provenance or {"code": {}, "data": {}}),
         "seed": seed,
         "experiment": experiment,
     }
@@ -174,24 +180,14 @@ def _is_fresh(path: Path) -> bool:
     return path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json.tmp", "lock"}
 
 
-def _difference(key: str, then: Any, now: Any) -> tuple[str, Any, Any]:
-    if isinstance(then, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*then, *now]):
-            if then.get(name) != now.get(name):
-                return _difference(f"{key}.{name}", then.get(name), now.get(name))
-    return key, then, now
-
-
-def _commit() -> str | None:
-    """The commit of the source tree this runs from, if it runs from one; `-dirty` where files differ from it."""
-    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # another tree around us, which does not know us
-    return _git("describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
-
-
-def _git(*words: str) -> str | None:
-    try:
-        found = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None
+def _difference(key: str, then: Any, now: Any, defaults: Any) -> tuple[str, Any, Any] | None:
+    """The first setting that differs: where it is, what it was, what it is. One that is new was its default before."""
+    if not (isinstance(then, dict) and isinstance(now, dict)):
+        return None if then == now else (key, then, now)
+    known = defaults if isinstance(defaults, dict) else {}
+    for name in dict.fromkeys([*then, *now]):
+        default = known.get(name)
+        before = then[name] if name in then else ({} if isinstance(now[name], dict) else default)
+        if found := _difference(f"{key}.{name}", before, now.get(name), default):
+            return found
+    return None

@@ -20,6 +20,7 @@ from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.jobs import Done, Job, Key, Place
+from artesian.simulator.provenance import provenance
 from artesian.simulator.result import Run
 from artesian.simulator.signals import Interruption
 from artesian.simulator.spill import Spill, Spilled, filled
@@ -477,9 +478,9 @@ def simulate(
     experiment.check_run(seed)
     folder = None
     if out is not None:
-        config = configuration(experiment.describe(), seed)
+        config = configuration(experiment.describe(), seed, provenance(experiment))
         if resume and (out / "config.json").exists():
-            folder = RunFolder.reopen(out, config)
+            folder = RunFolder.reopen(out, config, experiment.defaults())
             if folder.summary is not None:
                 folder.close()
                 return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -151,6 +152,9 @@ class Shifted(World):
                 history = _history(self, seed)
                 return history.at(client, before) != history.at(client, after)
         return self.shift.share(before) != self.shift.share(after)
+
+    def files(self) -> Sequence[Path]:
+        return self.world.files()
 
     def describe(self) -> dict[str, Any]:
         """The plain world's settings; the shift is described beside them."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, described, generator
-from artesian.data.datasets import Images, Samples, images
+from artesian.data.datasets import Images, Samples, files_of, images
 from artesian.data.images import flattened, resized, with_channels
 from artesian.errors import MissingData, check
 from artesian.execution.shared_memory import once
@@ -72,6 +73,10 @@ class DigitWorld(World):
 
     def redrawn(self) -> Self:
         return replace(self, redraw=True)
+
+    def files(self) -> Sequence[Path]:
+        names = [name for source in self.sources for name in source.removeprefix(INVERTED).split("+")]
+        return [path for name in dict.fromkeys(names) for path in files_of(name)]
 
     @property
     def names(self) -> Sequence[ClientId]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
-from artesian.data.datasets import Samples, classes_of, images
+from artesian.data.datasets import Samples, classes_of, files_of, images
 from artesian.data.images import shape_of
 from artesian.errors import SettingError, check
 from artesian.simulator.worlds.dealing import Deal, Rows, Stock, dealt, stock, topped_up
@@ -64,6 +65,9 @@ class LabelGroups(World):
         )
         if not self.iid and min(self._sizes) < 1:
             raise ValueError(f"shares must leave every group a client, not {self._sizes.tolist()} of {self.clients}")
+
+    def files(self) -> Sequence[Path]:
+        return files_of(self.data)
 
     @property
     def names(self) -> Sequence[ClientId]:
@@ -130,6 +134,9 @@ class FewClasses(World):
                 "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
             },
         )
+
+    def files(self) -> Sequence[Path]:
+        return files_of(self.data)
 
     @property
     def names(self) -> Sequence[ClientId]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples
 from artesian.data.images import flattened, shape_of
-from artesian.data.people import People, people
+from artesian.data.people import People, people, people_files
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import once
 from artesian.simulator.worlds.dealing import Deal, Rows, train_and_test
@@ -47,6 +48,9 @@ class Natural(World):
                 "samples_min is at least 3, for proxy, training and tests": self.samples_min >= 3,
             },
         )
+
+    def files(self) -> Sequence[Path]:
+        return people_files(self.data)
 
     @property
     def names(self) -> Sequence[ClientId]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
+from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
-from artesian.data.datasets import Samples, classes_of, images
+from artesian.data.datasets import Samples, classes_of, files_of, images
 from artesian.data.images import flattened, rotate, shape_of
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import laid_out, once
@@ -76,6 +77,9 @@ class Rotated(World):
 
     def redrawn(self) -> Self:
         return replace(self, redraw=True)
+
+    def files(self) -> Sequence[Path]:
+        return files_of(self.data)
 
     @property
     def names(self) -> Sequence[ClientId]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -85,6 +86,10 @@ class World(Protocol):
     def redrawn(self) -> Self:
         """The same world with new data in every cycle; itself where it cannot, or does so anyway."""
         return self
+
+    def files(self) -> Sequence[Path]:
+        """The files its data are read from, for the record of a run."""
+        return ()
 
     def describe(self) -> dict[str, Any]:
         """Name and settings, for the record of a run."""
