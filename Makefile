@@ -9,7 +9,7 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,report,dev
 
-.PHONY: help install demo test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
+.PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-all     run everything, however long: all of the above, whole processes, full counts, Ray"
 	@echo "make reliability  prove the service's promises, in full counts"
 	@echo "make check        formatting, lint, types"
+	@echo "make docs         build the documentation site into site/"
 	@echo "make install      everything for development, torch included"
 	@echo "make bench        all benchmarks"
 	@echo "make bench-w1     of them: the simulator beside a bare loop, ending with ratio_to_bare"
@@ -38,7 +39,15 @@ $(VENV)/.dev: $(INPUTS) | $(BIN)/python
 	@$(PIP) --editable '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/.demo
 
+$(VENV)/.docs: $(INPUTS) | $(BIN)/python
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
 install: $(VENV)/.dev
+
+docs: $(VENV)/.docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 demo: $(VENV)/.demo
 	@$(BIN)/artesian demo
@@ -107,4 +116,4 @@ constraints: | $(BIN)/python
 	@$(BIN)/python tools/constraints.py
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site

@@ -233,7 +233,7 @@ def test_commands_in_the_pages_are_real(path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = page("README.md")
-    for path in DOCS.rglob("*.md"):
+    for path in [*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb")]:
         if path.name != "README.md":
             assert str(path.relative_to(DOCS)) in index, path
 

@@ -52,6 +52,7 @@ def test_a_finished_run_is_the_same_value_again(ran) -> None:
     }
     for cluster, arrays in ran.models.items():
         np.testing.assert_equal(dict(again.models[cluster]), dict(arrays))
+        assert list(again.models[cluster]) == sorted(arrays)
     assert again.mixtures == ran.mixtures and any(found for _, found in again.mixtures.values())
     assert repr(again) == repr(ran) and again.table() == ran.table()
 

@@ -128,7 +128,7 @@ def _model(path: Path) -> dict[str, np.ndarray]:
     with storage(path):
         data = path.read_bytes()
     with _sound(path):
-        return load(data)
+        return dict(sorted(load(data).items()))  # they come in any order
 
 
 def _final_mixtures(path: Path) -> Mixtures:
