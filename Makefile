@@ -45,9 +45,8 @@ $(VENV)/.docs: $(INPUTS) | $(BIN)/python
 
 install: $(VENV)/.dev
 
-docs: $(VENV)/.docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "site/index.html"
+docs: $(VENV)/.docs  # without --quiet, under which --strict would not see a warning
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 demo: $(VENV)/.demo
 	@$(BIN)/artesian demo
