@@ -22,7 +22,7 @@ from artesian.core import Plan
 from artesian.data.datasets import images
 from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
-from artesian.recipes import RECIPES
+from artesian.recipes import BUILT_IN
 from artesian.server.app import create_app
 from artesian.simulator.evaluation import CLUSTERS, UPLOADS
 from artesian.simulator.fleet import Fleet
@@ -197,7 +197,7 @@ def test_every_route_and_recipe_is_documented() -> None:
         path = getattr(route, "path", "")
         if path.startswith(("/v1", "/healthz")):
             assert path.replace("{client}", "{id}") in text, path
-    for name in RECIPES:
+    for name in BUILT_IN:
         assert f"`{name}`" in text
 
 

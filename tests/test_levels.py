@@ -13,7 +13,10 @@ ROOT = Path(artesian.__file__).parent
 LEVELS = [
     {"errors", "params", "core", "plugins"},
     {"storage", "recipes", "engine.pace"}
-    | {f"algorithms.{rule}" for rule in ("clustering", "membership", "peers", "settings", "staleness", "starts")},
+    | {
+        f"algorithms.{rule}"
+        for rule in ("clustering", "directions", "membership", "peers", "settings", "staleness", "starts")
+    },
     {"algorithms", "engine"},
     {"learners", "data", "execution"},
     {"client", "server", "simulator"},

@@ -89,8 +89,8 @@ from artesian.params import keep_buffers as keep_buffers
 
 ## The client half
 from artesian.recipes import recipe as recipe
-from artesian.recipes import Recipe as Recipe
-from artesian.recipes import Fit as Fit
+from artesian.core import Recipe as Recipe
+from artesian.core import Fit as Fit
 from artesian.core import Notebook as Notebook
 from artesian.core import Ensemble as Ensemble
 from artesian.core import Pull as Pull

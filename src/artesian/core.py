@@ -1,17 +1,18 @@
-"""The words everything else is written in: values, and the four seams. No I/O, no clock, no threads.
+"""The words everything else is written in: values, and the five seams. No I/O, no clock, no threads.
 
 A client receives a `Task` and answers with an `Upload`. The server measures it (`Measured`), folds it
 into its `State` (`Step`) and answers (`Reply`). *What* a fold does is the `Algorithm`; *when* to fold and
-*whom* to answer is the `Pace`; a `Learner` is one body of data and the ability to learn from it.
+*whom* to answer is the `Pace`; a `Learner` is one body of data and the ability to learn from it; a `Recipe` is what a
+client does with a task; a `Model` says how models are laid out and meet data.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from math import cos, pi
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -23,9 +24,13 @@ ClusterId = str
 Mixture = Mapping[ClusterId, float]  # {"k2": 1.0} is hard, {"k0": 0.3, "k1": 0.7} soft
 Evidence = Mapping[str, float]  # small named numbers that measuring found
 Tree = Any  # arrays and JSON values, nested in dicts and lists
+Notebook = Mapping[str, Tree]  # what a client keeps between tasks: its recipes write in it and read from it
 Ensemble = Sequence[tuple[float, Params]]  # models whose predictions are averaged with these weights
 Pull = tuple[float, Params]  # (c, anchor): adds c/2 ||w - anchor||^2 to the loss
 Buffers = Literal["average", "server"]  # what a fold does with BatchNorm statistics
+
+OWN = "own"  # what a client calls the one model it trained from several
+ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
 
 
 def derive(*key: int | str) -> int:
@@ -52,6 +57,8 @@ class Task:
     memo: Tree = None  # what the algorithm wants back at the upload; stays on the server
     number: int = 0  # per client, counted from 1, never reused; the engine sets it
     base: int = 0  # the version it was made from; the engine sets it
+    returns: tuple[str, ...] | None = None  # the models that come back, None: those of the task; stays on the server
+    estimates: bool = False  # whether a mixture comes back too; stays on the server
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class Receipt:
     pause: bool = False
     memo: Tree = None
     wanted: tuple[str, ...] = ()  # the models its answer holds
+    estimates: bool = False  # whether its answer holds a mixture
 
 
 @dataclass(frozen=True)
@@ -105,23 +113,6 @@ class Reply:
 
     client: ClientId
     task: Task
-
-
-@dataclass(frozen=True)
-class Notebook:
-    """What a client keeps between tasks. A training depends on it, so it travels with the client."""
-
-    own: Params | None = None  # its personal model
-    mixture: Mixture | None = None  # what it estimated last
-    histogram: tuple[int, ...] = ()  # samples per label when it last looked for its group
-    origin: Params | None = None  # where all directions begin
-    directions: Mapping[ClusterId, Params] = field(default_factory=dict)  # in which way each group set out
-
-    @property
-    def blank(self) -> bool:
-        """Is nothing written in it?"""
-        empty = self.own is None and self.mixture is None and self.origin is None
-        return empty and not self.histogram and not self.directions
 
 
 @dataclass(frozen=True)
@@ -260,6 +251,7 @@ class Learner(Protocol):
         ...
 
 
+@runtime_checkable
 class Labelled(Protocol):
     """A learner whose samples have labels; a method that watches them asks for this, and no other needs it."""
 
@@ -274,6 +266,24 @@ def described(value: Any, name: str = "") -> dict[str, Any]:
     kind = type(value)
     settings = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else {}
     return {"name": name or f"{kind.__module__}:{kind.__qualname__}", **settings}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What following a recipe gave."""
+
+    upload: Upload
+    notebook: Notebook  # what the client keeps once the server has the upload
+    trained: Ensemble  # what the client would predict with if no answer came
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a client does with a task that names it: the client half of an algorithm, two pure functions."""
+
+    name: str
+    fit: Callable[[Layout, ClientId, Task, Learner, Notebook], Fit]  # answer the task
+    use: Callable[[Layout, Task, Notebook], Ensemble]  # what to predict with, given the newest task
 
 
 class Model(Protocol):
@@ -370,6 +380,7 @@ class Algorithm(Protocol):
 
     name: ClassVar[str]
     buffers: Buffers
+    recipes: ClassVar[tuple[str, ...]] = ("train",)  # the recipes its tasks name: what clients must be able to follow
     needs_given: bool = False  # does a fold look at the models a client was given? They are journaled then
     stands_for: ClassVar[bool] = False  # does cluster k0 stand for the world's k0, and so on?
     flush_on_stop: bool = False  # fold a part-filled buffer at the end of a run?

@@ -332,6 +332,12 @@ def toward(layout: Layout, old: Params, new: Params, rate: float) -> Params:
     return old if rate == 0 else new if rate == 1 else combine(layout, (old, new), (1 - rate, rate))
 
 
+def blended(layout: Layout, models: Mapping[str, Params], shares: Mapping[str, float] | None) -> Params:
+    """The models blended by these shares; evenly where there are none."""
+    factors = [1 / len(models) if shares is None else shares.get(k, 0.0) for k in models]
+    return combine(layout, list(models.values()), factors)
+
+
 def minus(layout: Layout, new: Params, old: Params) -> Params:
     """What changed from `old` to `new`; exact entries are `new`'s."""
     return combine(layout, (new, old), (1.0, -1.0), newest=0)

@@ -198,7 +198,7 @@ def test_an_estimation_asks_everybody_and_a_round_only_those_drawn() -> None:
     assert set(federation.tasks) == union
     task = federation.tasks[sorted(union)[0]]
     assert (list(task.models), task.recipe) == (["k0", "k1"], "soft")
-    assert task.mixture == federation.notebooks[sorted(union)[0]].mixture
+    assert task.mixture == federation.notebooks[sorted(union)[0]]["mixture"]
 
 
 def test_a_newcomer_waits_for_the_next_estimation() -> None:
@@ -248,11 +248,11 @@ def test_a_personal_model_begins_at_the_mean_of_the_start_and_goes_on_from_itsel
     federation.join_all()
     assert phases(federation, 1) == "E"
     for notebook in federation.notebooks.values():
-        np.testing.assert_allclose(notebook.own[:3], start, rtol=1e-6)
+        np.testing.assert_allclose(notebook["own"][:3], start, rtol=1e-6)
     client = sorted(federation.tasks)[0]
-    own = federation.notebooks[client].own
+    own = federation.notebooks[client]["own"]
     assert phases(federation, 1) == "T"
-    assert not np.array_equal(federation.notebooks[client].own, own)
+    assert not np.array_equal(federation.notebooks[client]["own"], own)
 
 
 def test_a_fleet_that_leaves_comes_late_and_is_slow_still_trains() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hand import layout, state, vector
 
 from artesian.algorithms import IFCA, FedEM, IFCAAsync
-from artesian.core import Given, Measured, Member, Notebook, Plan, Receipt, Upload
+from artesian.core import Given, Measured, Member, Plan, Receipt, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds, Stream
 from artesian.errors import BadMixture, SettingError
@@ -77,7 +77,7 @@ def test_ifcas_gradient_is_one_step_of_plain_descent_on_all_local_data() -> None
     start = [model.start(0), model.start(1)]
     federation = Coordinator.start(IFCA(averaging="gradient"), model.layout, start, plan=plan)
     (task,) = [reply.task for reply in federation.join("c0", 10)]
-    fit = recipe("pick").fit(model.layout, "c0", task, model.learner(x, y), Notebook())
+    fit = recipe("pick").fit(model.layout, "c0", task, model.learner(x, y), {})
     (name,) = fit.upload.mixture
     arrays, slope = model.layout.unpack(task.models[name]), model.layout.unpack(model.start(0))
     model.gradient(arrays, x, y, np.full(10, 0.1, np.float32), slope)
@@ -121,7 +121,7 @@ def test_a_pick_is_one_cluster() -> None:
     for algorithm in (IFCA(), IFCAAsync()):
         assert algorithm.measure(Upload("c0", 1, 1, {}, {"k1": 1.0}), given) == {}
         for mixture in ({}, {"k0": 0.5, "k1": 0.5}, {"k0": 1.0, "k1": 1.0}, {"k0": 1.0, "k1": 0.0}, {"k0": 0.9}):
-            with pytest.raises(BadMixture, match="a pick is one cluster"):
+            with pytest.raises(BadMixture, match="did not pick one cluster"):
                 algorithm.measure(Upload("c0", 1, 1, {}, mixture), given)
 
 
@@ -272,7 +272,7 @@ def test_fedem_learns_shares_and_carries_them_in_the_clients_notebook() -> None:
     federation = rounds_of(FedEM(first_round=4))
     for _ in range(8):
         federation.step()
-    shares = {c: federation.notebooks[c].mixture for c in ("c0", "c1", "c2", "c3")}
+    shares = {c: federation.notebooks[c]["mixture"] for c in ("c0", "c1", "c2", "c3")}
     assert all(sum(s.values()) == pytest.approx(1) for s in shares.values())
     assert {c: m.mixture for c, m in federation.coordinator.state.members.items()} == shares
     assert max(shares["c0"], key=shares["c0"].get) != max(shares["c1"], key=shares["c1"].get)

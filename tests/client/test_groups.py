@@ -9,9 +9,9 @@ from servers import Process
 
 from artesian import connect
 from artesian.algorithms import FedGroup, FlexCFL
+from artesian.algorithms.directions import ORIGIN
 from artesian.errors import SettingError
 from artesian.learners.arrays import LinearRegression, SoftmaxRegression
-from artesian.recipes import ORIGIN
 
 FLEX = FlexCFL(groups=2, clients_per_round=2)
 SERVED = "__import__('artesian').FlexCFL(groups=2, clients_per_round=4, first_round=4)"
@@ -73,8 +73,8 @@ def test_a_lost_notebook_is_filled_again_within_one_refresh(flex) -> None:
     assert flex.state.members["c0"].answered == before + 3  # it asked, looked, and trained
     assert flex.state.members["c1"].answered == before + 2
     book = flex.session("c0")._notebook()
-    assert set(book.directions) == {"k0", "k1"}
-    assert book.histogram == flex.learner("c0").histogram
+    assert set(book["directions"]) == {"k0", "k1"}
+    assert book["histogram"] == flex.learner("c0").histogram
     assert set(flex.state.memory["holds"]) == {"c0", "c1"}
 
 
@@ -97,8 +97,8 @@ def test_killed_between_look_and_training_it_goes_on(flex, monkeypatch, place) -
     assert again.pending().mixture is not None
     finish_round(flex, [again, sessions[1]])
     assert flex.state.rounds == 2
-    assert set(again._notebook().directions) == {"k0", "k1"}
-    assert again._notebook().histogram
+    assert set(again._notebook()["directions"]) == {"k0", "k1"}
+    assert again._notebook()["histogram"]
 
 
 def test_a_client_whose_data_changed_moves_while_it_waits(tmp_path) -> None:

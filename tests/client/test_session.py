@@ -10,7 +10,7 @@ from artesian.algorithms import IFCA, FedAvg, FedEM, FedSoft, Local
 from artesian.client.session import Session
 from artesian.core import Upload
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
-from artesian.storage.codec import encode
+from artesian.server.app import encode_task
 
 
 def test_a_client_draws_trains_uploads_and_draws_again(home) -> None:
@@ -86,7 +86,7 @@ def test_killed_anywhere_nothing_is_counted_or_trained_twice(tmp_path, monkeypat
     answered = home.state.members["c0"].answered
     assert answered == 2
     assert len(trained) == (2 if place == "before-it-was-saved" else 1)
-    own = home.session()._notebook().own
+    own = home.session()._notebook()["own"]
     steps = MODEL.layout.unpack(own)["steps"]
     assert steps == 2**53 + 1 + 2  # two trainings count, whatever was lost
     home.close()
@@ -232,14 +232,14 @@ def test_messages_of_a_client_are_what_the_server_reads(home) -> None:
     task = session.task(5)
     reply = session.upload(Upload("c0", task.number, 5, {"blend": task.models["blend"]}))
     assert reply.number == 2
-    assert encode("task", reply) == (home.folder / "c0" / "task").read_bytes()
+    assert encode_task(reply) == (home.folder / "c0" / "task").read_bytes()
 
 
 def test_a_client_of_fedem_holds_an_ensemble_and_cannot_draw_one_model(tmp_path) -> None:
     home = Home(tmp_path, FedEM())
     with home.session() as session:
         ensemble = session.refresh(home.learner())
-        assert [share for share, _ in ensemble] == list(session._notebook().mixture.values())
+        assert [share for share, _ in ensemble] == list(session._notebook()["mixture"].values())
         assert sum(share for share, _ in ensemble) == pytest.approx(1)
         assert len(ensemble) == 2
         with pytest.raises(SettingError, match=r"2 models.*use held\(\)"):
@@ -253,14 +253,14 @@ def test_a_client_of_fedem_goes_on_from_its_shares_after_a_crash(tmp_path) -> No
     told = home.state.members["c0"].mixture
     session = home.session()
     task = session.task(5)
-    assert session._notebook().mixture == told == task.mixture
+    assert session._notebook()["mixture"] == told == task.mixture
     home.wire.cut = 10**6
     with pytest.raises(Unreachable):
         home.session(patience=0.3).refresh(home.learner())  # it has a task at home, and nobody to ask
     home.wire.cut = 0
     home.session().refresh(home.learner())
     assert home.state.members["c0"].answered == 2
-    assert home.session()._notebook().mixture == home.state.members["c0"].mixture != told
+    assert home.session()._notebook()["mixture"] == home.state.members["c0"].mixture != told
     home.close()
 
 
@@ -270,7 +270,7 @@ def test_a_client_of_ifca_predicts_with_its_pick(tmp_path) -> None:
     first = session.draw()
     session.refresh(home.learner("c1"))
     (picked,) = home.state.members["c1"].mixture
-    assert session._notebook().mixture == {picked: 1.0}
+    assert session._notebook()["mixture"] == {picked: 1.0}
     assert np.array_equal(home.session("c1").draw(), session.kept().models[picked])
     assert np.array_equal(first, MODEL.start(0))  # before any pick
     home.close()

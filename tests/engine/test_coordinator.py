@@ -10,7 +10,17 @@ from artesian.algorithms import CDFL, FedAsync, FedAvg, FedBuff, Local
 from artesian.core import Event, Plan, Snapshot, Step, Task, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds
-from artesian.errors import BadClient, NotFinite, SettingError, StorageError, TaskClosed, UnknownClient, WrongShape
+from artesian.errors import (
+    BadClient,
+    BadMixture,
+    NotFinite,
+    SettingError,
+    StorageError,
+    TaskClosed,
+    UnknownClient,
+    WrongModels,
+    WrongShape,
+)
 from artesian.params import seal
 from artesian.storage.codec import decode, encode
 from artesian.testing import Federation, ToyModel
@@ -539,10 +549,24 @@ def test_an_upload_has_one_model_to_call_its_own() -> None:
         _ = Upload("a", 1, 1).params
 
 
-def test_a_task_with_an_unknown_recipe_is_refused_before_it_is_given() -> None:
+def test_the_engine_knows_no_recipe_and_takes_what_the_task_says_comes_back() -> None:
     class Odd(FedAsync):
         def task(self, state, client):
-            return Task({"k0": state.clusters["k0"].params}, recipe="trian")
+            return Task({"k0": state.clusters["k0"].params}, recipe="odd", returns=("mine", "more"), estimates=True)
 
-    with pytest.raises(SettingError, match="Did you mean 'train'"):
-        joined(Odd())
+        def fold(self, state, measured):
+            return Step({"k0": measured[0].upload.models["mine"]})
+
+    model = ToyModel()
+    start, mine = model.start(0), model.start(1)
+    coordinator = Coordinator.start(Odd(), model.layout, [start])
+    coordinator.join("ann", 5)
+    receipt = coordinator.state.members["ann"].receipt
+    assert (receipt.recipe, receipt.wanted, receipt.estimates) == ("odd", ("mine", "more"), True)
+    models = {"mine": mine, "more": start}
+    with pytest.raises(BadMixture, match="sends a mixture"):
+        coordinator.receive(Upload("ann", 1, 5, models))
+    with pytest.raises(WrongModels, match="'mine', 'more'"):
+        coordinator.receive(Upload("ann", 1, 5, {"mine": mine}, {"k0": 1.0}))
+    coordinator.receive(Upload("ann", 1, 5, models, {"k0": 1.0}))
+    assert coordinator.state.clusters["k0"].params is mine

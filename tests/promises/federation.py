@@ -17,7 +17,7 @@ import httpx
 from launching import Launcher, launcher
 
 from artesian.algorithms import CDFL
-from artesian.core import Notebook, Upload
+from artesian.core import Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
 from artesian.server.app import create_app, decode_task
@@ -50,7 +50,7 @@ def trained(client: str, data: bytes) -> Upload:
     task = decode_task(data)
     visit = WORLD.visit(0, client, task.number)
     learner = MODEL.learner(visit.train.x, visit.train.y)
-    return recipe(task.recipe).fit(MODEL.layout, client, task, learner, Notebook()).upload
+    return recipe(task.recipe).fit(MODEL.layout, client, task, learner, {}).upload
 
 
 def answer(client: str, data: bytes) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from artesian.algorithms import CDFL, FedBuff, FedSoft, FlexCFL, Local
-from artesian.core import Notebook, Task
+from artesian.core import Task
 from artesian.errors import StorageError
 from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
@@ -78,11 +78,11 @@ def test_places_are_used_again_and_vectors_in_use_are_not_touched() -> None:
     spill = Spill(0)
     kept = Spilled(spill)
     for i in range(4):
-        kept[f"c{i}"] = Notebook(own=vector(i))
+        kept[f"c{i}"] = {"own": vector(i)}
     length = spill.length
-    in_use = kept["c1"].own
+    in_use = kept["c1"]["own"]
     for i in range(40):
-        kept[f"c{i % 4}"] = Notebook(own=vector(100 + i))
+        kept[f"c{i % 4}"] = {"own": vector(100 + i)}
     assert spill.length == length + in_use.nbytes  # while one is exchanged, both have a place
     assert in_use.tolist() == [1] * 10
     del kept["c0"]
@@ -95,19 +95,19 @@ def test_alike_is_one_ticket_and_what_is_read_is_read_once() -> None:
     shared = vector(7)
     for i in range(50):
         one[f"c{i}"] = Task({"k0": shared})
-        two[f"c{i}"] = Notebook(own=shared)
+        two[f"c{i}"] = {"own": shared}
     assert spill.length == shared.nbytes
     del shared
-    first, second = one["c1"].models["k0"], two["c2"].own
+    first, second = one["c1"].models["k0"], two["c2"]["own"]
     assert first is second
-    two["c3"] = Notebook(own=second)  # back to where it came from
+    two["c3"] = {"own": second}  # back to where it came from
     assert spill.length == first.nbytes
 
 
 def test_memory_is_given_back_when_the_last_slip_goes() -> None:
     spill = Spill(1)
     kept = Spilled(spill)
-    kept["a"] = kept["b"] = Notebook(own=vector(1))
+    kept["a"] = kept["b"] = {"own": vector(1)}
     assert spill.held == 40
     del kept["a"]
     assert spill.held == 40

@@ -27,6 +27,7 @@ class FedEM(InRoundsAfterAll):
     """Components that all clients share, mixed by each in its own way."""
 
     name: ClassVar[str] = "fedem"
+    recipes: ClassVar[tuple[str, ...]] = ("em",)
     clusters: int | None = None  # K, components; None: as many as the start has models
     initial: Initial = "start"  # the models of the start, or random ones
     local_epochs: int | None = None  # E of every component; None: as the training plan says
@@ -47,7 +48,7 @@ class FedEM(InRoundsAfterAll):
         settings: dict[str, Any] = {"predict": self.predict}
         if self.local_epochs is not None:
             settings["epochs"] = self.local_epochs
-        return Task(models, "em", settings, mixture)
+        return Task(models, "em", settings, mixture, estimates=True)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         uploads = [m.upload for m in measured]

@@ -21,11 +21,10 @@ import numpy as np
 
 from artesian.algorithms.settings import WaitsForAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
+from artesian.core import ESTIMATE_ONLY, OWN, Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
 from artesian.engine.pace import Rounds
 from artesian.errors import SettingError, check
 from artesian.params import Layout, Params, average
-from artesian.recipes import ESTIMATE_ONLY
 
 
 @dataclass(frozen=True)
@@ -33,6 +32,7 @@ class FedSoft(WaitsForAll):
     """Phases of estimation, and rounds in which those drawn train."""
 
     name: ClassVar[str] = "fedsoft"
+    recipes: ClassVar[tuple[str, ...]] = ("soft",)
     clusters: int | None = None  # S; None: as many as the start has models
     initial: Initial = "start"  # the models of the start, or random ones
     estimation_interval: int = 2  # tau, training rounds from one estimation to the next
@@ -70,7 +70,8 @@ class FedSoft(WaitsForAll):
             settings |= {ESTIMATE_ONLY: True, "work": self.estimation_work}
         models = {k: cluster.params for k, cluster in state.clusters.items()}
         mixture = state.members[client].mixture if client in state.members else None
-        return Task(models, "soft", settings, mixture)
+        returns = () if settings.get(ESTIMATE_ONLY) else (OWN,)
+        return Task(models, "soft", settings, mixture, returns=returns, estimates=True)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         trained = [m.upload for m in measured if m.upload.models]

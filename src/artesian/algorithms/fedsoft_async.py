@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from artesian.algorithms import staleness
 from artesian.algorithms.settings import only
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.core import OWN, Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
 from artesian.engine.pace import Stream
 from artesian.errors import check
 from artesian.params import Layout, Params, toward
@@ -30,6 +30,7 @@ class FedSoftAsync(Algorithm):
     """The client estimates, the server moves every cluster by its share, all clusters travel."""
 
     name: ClassVar[str] = "fedsoft-async"
+    recipes: ClassVar[tuple[str, ...]] = ("soft",)
     stands_for: ClassVar[bool] = True
     beta0: float = 0.025  # beta_0, the largest step of a cluster towards an upload
     a: float = 10.0  # a of the staleness weight
@@ -56,7 +57,8 @@ class FedSoftAsync(Algorithm):
         """All clusters, and the shares the client told last."""
         models = {k: cluster.params for k, cluster in state.clusters.items()}
         mixture = state.members[client].mixture if client in state.members else None
-        return Task(models, "soft", {"prox": self.rho, "sigma": self.sigma}, mixture)
+        settings = {"prox": self.rho, "sigma": self.sigma}
+        return Task(models, "soft", settings, mixture, returns=(OWN,), estimates=True)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         m = only(measured, "FedSoft-Async")

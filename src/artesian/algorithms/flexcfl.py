@@ -24,14 +24,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from artesian.algorithms.clustering import cosines, kmeans_groups, left_singular, linked_groups
+from artesian.algorithms.directions import DISTANCES, ORIGIN, directions_digest
 from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.core import (
+    ESTIMATE_ONLY,
     ClientId,
     Cluster,
     ClusterId,
     Measured,
     Mixture,
-    Notebook,
     State,
     Step,
     Task,
@@ -41,7 +42,6 @@ from artesian.core import (
 from artesian.engine.pace import Rounds
 from artesian.errors import BadMixture, SettingError, check
 from artesian.params import Layout, Params, average, combine, distance, keep_buffers, norm
-from artesian.recipes import DISTANCES, ESTIMATE_ONLY, ORIGIN, directions_digest
 
 Models = Mapping[ClusterId, Params]
 COLD = "cold"  # the memo of a task of the group cold start
@@ -54,6 +54,7 @@ class FedGroup(InRoundsAfterAll):
     """FedGroup (Duan et al. 2021): groups by direction; whoever has a group stays in it."""
 
     name: ClassVar[str] = "fedgroup"
+    recipes: ClassVar[tuple[str, ...]] = ("match", "train")
     migrates: ClassVar[bool] = False
     groups: int | None = None  # m; None: one per start model, and no more than clients in the cold start
     pretrain_scale: int = 20  # alpha: alpha m clients make the groups
@@ -145,7 +146,8 @@ class FedGroup(InRoundsAfterAll):
             "work": PRETRAINING if sent else 0.0,
             **self._watching(),
         }
-        return Task(models, "match", settings, state.members[client].mixture, solo=True)
+        mixture = state.members[client].mixture
+        return Task(models, "match", settings, mixture, solo=True, returns=(), estimates=True)
 
     def _watching(self) -> dict[str, Any]:
         return {}
@@ -189,7 +191,7 @@ class FedGroup(InRoundsAfterAll):
         return Step(
             models if self.group_start == "direction" else dict.fromkeys(names, origin),
             {m.upload.client: {names[label]: 1.0} for m, label in zip(measured, labels, strict=True)},
-            {"directions": ways, "digest": directions_digest(Notebook(origin=origin, directions=ways))},
+            {"directions": ways, "digest": directions_digest(origin, ways)},
             {"largest_group": max(np.bincount(labels).tolist())},
             gone=tuple(gone),
         )

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.membership import pick_of
 from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.core import ESTIMATE_ONLY, OWN, ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
 from artesian.errors import check
 from artesian.params import Layout, Params, average, combine
-from artesian.recipes import ESTIMATE_ONLY, pick_of
 
 WHOLE = 1 << 40  # a batch no client's data fill
 ONE_STEP = {"delta": True, "optimizer": "sgd", "momentum": 0.0, "epochs": 1, "batch": WHOLE}
@@ -32,6 +32,7 @@ class IFCA(InRoundsAfterAll):
     """Hard clusters that the clients choose."""
 
     name: ClassVar[str] = "ifca"
+    recipes: ClassVar[tuple[str, ...]] = ("pick",)
     clusters: int | None = None  # K; None: as many as the start has models
     initial: Initial = "start"  # the models of the start, or random ones
     averaging: Literal["model", "gradient"] = "model"  # whole trainings, or one gradient step per round
@@ -70,7 +71,8 @@ class IFCA(InRoundsAfterAll):
     def _all(self, state: State, client: ClientId, settings: dict[str, Any]) -> Task:
         models = {k: cluster.params for k, cluster in state.clusters.items()}
         mixture = state.members[client].mixture if client in state.members else None
-        return Task(models, "pick", settings, mixture)
+        returns = () if settings.get(ESTIMATE_ONLY) else (OWN,)
+        return Task(models, "pick", settings, mixture, returns=returns, estimates=True)
 
     def _folded(self, state: State, cluster: ClusterId, sent: Sequence[Params], cohort: int) -> Params:
         """The mean of the models sent; or one step along the mean change of the whole cohort, 0 for other picks."""

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from artesian.algorithms.membership import pick_of
 from artesian.algorithms.settings import MixesUploads, only
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.core import OWN, Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
 from artesian.engine.pace import Stream
 from artesian.params import Layout, Params, toward
-from artesian.recipes import pick_of
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class IFCAAsync(MixesUploads):
     """The picked cluster moves towards the upload."""
 
     name: ClassVar[str] = "ifca-async"
+    recipes: ClassVar[tuple[str, ...]] = ("pick",)
     clusters: int | None = None  # K; None: as many as the start has models
     initial: Initial = "start"  # the models of the start, or random ones
     buffers: Buffers = "average"
@@ -43,7 +44,8 @@ class IFCAAsync(MixesUploads):
         """All models, what the client picked last, and, kept here, how often each model changed so far."""
         models = {k: cluster.params for k, cluster in state.clusters.items()}
         mixture = state.members[client].mixture if client in state.members else None
-        return Task(models, "pick", mixture=mixture, memo={k: c.updates for k, c in state.clusters.items()})
+        updates = {k: c.updates for k, c in state.clusters.items()}
+        return Task(models, "pick", mixture=mixture, memo=updates, returns=(OWN,), estimates=True)
 
     def measure(self, upload: Upload, given: Given) -> Evidence:
         pick_of(upload)  # refuses what is no pick

@@ -23,6 +23,7 @@ class Local(Algorithm):
     """No federation at all."""
 
     name: ClassVar[str] = "local"
+    recipes: ClassVar[tuple[str, ...]] = ("alone",)
     buffers: Buffers = "average"
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -31,7 +32,7 @@ class Local(Algorithm):
     def task(self, state: State, client: ClientId) -> Task:
         """The start model the first time; after that a client has its own, and nothing needs to travel."""
         known = client in state.members and state.members[client].answered > 0
-        return Task({} if known else {"k0": state.clusters["k0"].params}, recipe="alone")
+        return Task({} if known else {"k0": state.clusters["k0"].params}, recipe="alone", returns=())
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         return Step()

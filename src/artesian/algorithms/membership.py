@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from artesian.core import ClientId, ClusterId, State, Task
+from artesian.core import ClientId, ClusterId, State, Task, Upload
+from artesian.errors import BadMixture
 from artesian.params import Params, average
 
 ALL = "all"  # what a newcomer's model is called: the mean of all clusters
@@ -16,6 +17,18 @@ def home(state: State, client: ClientId) -> ClusterId | None:
     if member is not None and member.mixture:
         return next(iter(member.mixture))
     return next(iter(state.clusters)) if len(state.clusters) == 1 else None
+
+
+def pick_of(upload: Upload) -> ClusterId:
+    """The one cluster that an upload picks; one that does not pick is refused."""
+    mixture = dict(upload.mixture or {})
+    picked = [k for k, share in mixture.items() if share == 1]
+    if len(picked) != 1 or len(mixture) != 1:
+        raise BadMixture(
+            f"Client {upload.client} did not pick one cluster: its shares are {mixture}",
+            "Send one cluster with share 1",
+        )
+    return picked[0]
 
 
 def members_of(state: State, cluster: ClusterId) -> list[ClientId]:

@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from artesian.client.asynchronous import AsyncSession
 from artesian.client.session import Session
 from artesian.client.transport import Transport
-from artesian.core import ClientId, Ensemble
+from artesian.core import ClientId, Ensemble, Recipe
 from artesian.errors import SettingError
 
 
 def connect(
-    url: str, *, token: str, home: str | Path, client: ClientId | None = None, patience: float = 60.0, **options: Any
+    url: str,
+    *,
+    token: str,
+    home: str | Path,
+    client: ClientId | None = None,
+    patience: float = 60.0,
+    recipes: Iterable[Recipe | str] = (),
+    **options: Any,
 ) -> Client:
-    """A session with the server at `url`; `home` is this client's own folder, and keeps it the same client."""
-    return Client(Transport(url, patience, **options), token, Path(home), client)
+    """A session with the server at `url`; `home` is this client's own folder, and keeps it the same client.
+
+    `recipes` are client halves of your own that tasks may name: `Recipe` values, or `module:name`.
+    """
+    return Client(Transport(url, patience, **options), token, Path(home), client, recipes)
 
 
 def connect_async(
-    url: str, *, token: str, home: str | Path, client: ClientId | None = None, patience: float = 60.0, **options: Any
+    url: str, *, token: str, home: str | Path, client: ClientId | None = None, **options: Any
 ) -> AsyncSession:
     """As `connect`, for asyncio: `async with connect_async(...) as client: await client.refresh(learner)`."""
-    return AsyncSession(connect(url, token=token, home=home, client=client, patience=patience, **options))
+    return AsyncSession(connect(url, token=token, home=home, client=client, **options))
 
 
 class Client(Session):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from artesian.client.transport import Transport
-from artesian.core import ClientId, Ensemble, Learner, Notebook, Task, Upload
+from artesian.core import ClientId, Ensemble, Learner, Notebook, Recipe, Task, Upload
 from artesian.engine.admission import check_client
 from artesian.errors import (
     BadFormat,
@@ -33,9 +34,10 @@ from artesian.errors import (
     WrongShape,
 )
 from artesian.params import Layout, Params
-from artesian.recipes import recipe
+from artesian.recipes import by_name, recipe
 from artesian.storage.codec import FORMAT, check_format, decode, encode
 from artesian.storage.files import storage, write_file
+from artesian.storage.older import translated_notebook
 
 FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, BadMixture)  # sending it again is vain
 
@@ -51,8 +53,17 @@ class Spool:
 class Session:
     """One client of one federation."""
 
-    def __init__(self, transport: Transport, token: str, home: Path, client: ClientId | None = None) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        token: str,
+        home: Path,
+        client: ClientId | None = None,
+        recipes: Iterable[Recipe | str] = (),
+    ) -> None:
+        """`recipes` are this client's own, besides those that are built in: values, or `module:name`."""
         self.transport, self.token, self.home = transport, token, home
+        self._recipes = by_name(recipes)
         if client is not None:
             check_client(client, 0)
         if not (token.isascii() and token.isprintable()):
@@ -117,7 +128,7 @@ class Session:
             else:
                 begun = spool is not None
                 if spool is None:
-                    fit = recipe(task.recipe).fit(self.layout, self.client, task, learner, self._notebook())
+                    fit = self._recipe(task).fit(self.layout, self.client, task, learner, self._notebook())
                     spool = self._save(Spool(fit.upload, fit.notebook))
                 answer = self._send(spool, begun)
             if not _estimated(spool.upload):
@@ -140,7 +151,7 @@ class Session:
         task = self.kept()
         if task is None:
             raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
-        return recipe(task.recipe).use(self.layout, task, self._notebook())
+        return self._recipe(task).use(self.layout, task, self._notebook())
 
     def draw(self, samples: int = 0) -> Params:
         """The one model this client predicts with, fetched if there is none at home yet."""
@@ -214,7 +225,7 @@ class Session:
 
     def _taken(self, spool: Spool) -> None:
         """The server has it: what the training left behind counts from now on."""
-        if not spool.notebook.blank:
+        if spool.notebook:
             write_file(self.home / "notebook", encode("notebook", spool.notebook))
         self._drop_spool()
 
@@ -236,17 +247,24 @@ class Session:
         task = decode("task", data, Task)
         for params in task.models.values():
             self.layout.check(params)
-        recipe(task.recipe)
+        self._recipe(task)
         write_file(self.home / "task", data)
         return task
 
     def _spool(self) -> Spool | None:
         data = self._stored("spool")
-        return None if data is None else decode("spool", data, Spool)
+        if data is None:
+            return None
+        spool = decode("spool", data, Spool)
+        return replace(spool, notebook=translated_notebook(spool.notebook))
 
     def _notebook(self) -> Notebook:
         data = self._stored("notebook")
-        return Notebook() if data is None else decode("notebook", data, Notebook)
+        return {} if data is None else translated_notebook(decode("notebook", data, dict))
+
+    def _recipe(self, task: Task) -> Recipe:
+        """What this client does with a task; one it has no recipe for is refused."""
+        return recipe(task.recipe, self._recipes)
 
     def _stored(self, name: str) -> bytes | None:
         path = self.home / name

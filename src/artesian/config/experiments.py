@@ -13,7 +13,7 @@ from typing import Any
 from artesian.algorithms import ALGORITHMS
 from artesian.config.models import model_of
 from artesian.config.tables import apply, checked, known_keys, named, scaled, settings_of, whole
-from artesian.core import Algorithm, Model, Plan
+from artesian.core import Algorithm, Model, Plan, Recipe
 from artesian.data.datasets import sets_by_name
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import SettingError, nearest
@@ -28,7 +28,7 @@ from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worlds import WORLDS, World
 
 NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
-MORE = ("evaluate", "target")
+MORE = ("evaluate", "target", "recipes")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
 
@@ -113,7 +113,11 @@ def _plain_settings(tables: Mapping[str, Any]) -> dict[str, Any]:
     target = tables.get("target")
     if target is not None and type(target) not in (int, float):
         raise SettingError(f"target must be a number, not {target!r}")
-    return numbers | {name: tables[name] for name in MORE if name in tables}
+    recipes = tables.get("recipes", [])
+    if not isinstance(recipes, list) or not all(isinstance(name, str) and ":" in name for name in recipes):
+        raise SettingError(f"recipes is {recipes!r}", 'Write a list of module:name, such as recipes = ["mine:SHRINK"]')
+    plain = {name: tables[name] for name in MORE if name in tables}
+    return numbers | plain | {"recipes": tuple(recipes)}
 
 
 def _usual(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -137,6 +141,7 @@ def simulate(
     training: Plan | None = None,
     start: Start | None = None,
     shift: Shift | None = None,
+    recipes: Sequence[Recipe | str] | None = None,
     uploads: int | None = None,
     changes: Sequence[str] = (),
     seed: int = 0,
@@ -153,7 +158,8 @@ def simulate(
     """Run an experiment and return what it found.
 
     `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
-    Without one, the rotated digits are the world. `out` is a folder to keep the run in; `transport` is how clients
+    Without one, the rotated digits are the world. `recipes` are client halves of your own: values, or `module:name`.
+    `out` is a folder to keep the run in; `transport` is how clients
     reach the coordinator. `executor` is inline, processes or ray: by default processes, or inline without `workers`.
     What is kept for clients beyond `memory_limit` MB lies in a file. With `profile` the summary says where the time
     went. None of these changes what a run finds.
@@ -166,7 +172,7 @@ def simulate(
     if resume and out is None:
         raise SettingError("resume needs a folder", "Name the folder of the run: out=...")
     parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training}
-    parts |= {"start": start, "shift": shift}
+    parts |= {"start": start, "shift": shift, "recipes": None if recipes is None else tuple(recipes)}
     given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
     if isinstance(experiment, Experiment):
         chosen = _replaced(experiment, algorithm, given, changes)

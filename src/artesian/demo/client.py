@@ -17,7 +17,7 @@ import httpx
 
 from artesian.client.connect import connect
 from artesian.client.session import Session
-from artesian.core import Notebook, Task, generator
+from artesian.core import Task, generator
 from artesian.demo.world import SEED, experiment, listen
 from artesian.errors import ArtesianError
 from artesian.simulator.jobs import Job, Place
@@ -81,7 +81,7 @@ def live(orders: Orders, stop: threading.Event) -> None:
 
 def refresh(session: Session, place: Place, traffic: Traffic, task: Task, cycle: int) -> Task | None:
     """Train on what the data are now, upload, and score what came back on test data of the same mixture."""
-    done = place.perform(Job(session.client, cycle, task, Notebook()))
+    done = place.perform(Job(session.client, cycle, task, {}))
     say(sending=task.number)
     answer = session.upload(done.fit.upload)
     test = place.world.visit(place.seed, session.client, cycle).test

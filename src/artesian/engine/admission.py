@@ -7,8 +7,7 @@ from math import isfinite
 
 from artesian.core import ClientId, Member, Receipt, State, Task, Upload
 from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
-from artesian.params import Layout, Params, clipped
-from artesian.recipes import blended, recipe
+from artesian.params import Layout, Params, blended, clipped
 from artesian.storage.codec import digest, to_tree
 
 METRICS = 64  # numbers a client may send along
@@ -42,7 +41,7 @@ def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
 
 def check_mixture(state: State, upload: Upload, receipt: Receipt) -> None:
     """Shares of clusters that exist now: others may have split them while the upload was measured."""
-    if recipe(receipt.recipe).estimates and upload.mixture is None:
+    if receipt.estimates and upload.mixture is None:
         raise BadMixture(f"recipe {receipt.recipe} sends a mixture", "none", "follow the recipe of the task")
     for cluster, share in (upload.mixture or {}).items():
         if cluster not in state.clusters or not 0 <= share <= 1:
@@ -105,5 +104,6 @@ def receipt_of(task: Task) -> Receipt:
         solo=task.solo,
         pause=task.pause,
         memo=task.memo,
-        wanted=recipe(task.recipe).sends(task),
+        wanted=tuple(task.models) if task.returns is None else task.returns,
+        estimates=task.estimates,
     )

@@ -41,7 +41,6 @@ from artesian.engine.admission import check_client, check_mixture, check_retry, 
 from artesian.engine.transition import Change, split
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
 from artesian.params import Layout, Params, keep_buffers, seal
-from artesian.recipes import recipe
 from artesian.storage.codec import digest, plain_fields, to_tree, with_fields
 
 FINITE = float(np.finfo(np.float32).max)
@@ -423,7 +422,6 @@ class Coordinator:
 
     def _number(self, state: State, client: ClientId, number: int, draft: Task | None) -> Task:
         draft = draft or self.algorithm.task(state, client)
-        recipe(draft.recipe)
         settings = {**self._cooled(number), **draft.settings, "seed": derive(state.seed, client, number)}
         return replace(draft, number=number, base=state.version, settings=settings)
 

@@ -28,7 +28,6 @@ from artesian.errors import (
     UnknownRoute,
     WorkerLost,
 )
-from artesian.recipes import RECIPES
 from artesian.server.auth import Auth
 from artesian.server.limits import Announced, Limits
 from artesian.server.log import ERROR, Logged, Receive, Scope, Send
@@ -84,7 +83,7 @@ def create_app(served: Service | Coordinator, auth: Auth | None = None, settings
         told = {
             "format": FORMAT,
             "algorithm": coordinator.algorithm.name,
-            "recipes": sorted(RECIPES),
+            "recipes": sorted(service.coordinator.algorithm.recipes),
             "clusters": list(state.clusters),
             "version": state.version,
             "largest_upload": limits.largest,
@@ -234,12 +233,13 @@ class TaskResponse(Response):
 
 
 def encode_task(task: Task) -> bytes:
-    """A task as it travels: without the memo, which stays on the server."""
+    """A task as it travels: without the memo and what it says to the server."""
     return b"".join(_pieces(task))
 
 
 def _pieces(task: Task) -> list[bytes | memoryview]:
-    return encode_parts("task", {**to_tree(task), "memo": None})
+    told = {**to_tree(task), "memo": None}
+    return encode_parts("task", {name: part for name, part in told.items() if name not in ("returns", "estimates")})
 
 
 def decode_task(data: bytes) -> Task:

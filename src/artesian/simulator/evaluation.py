@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Mixture, Notebook, Reply, Task
+from artesian.core import ClientId, ClusterId, Ensemble, Mixture, Notebook, Reply, Task
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
 from artesian.simulator.executors import Promise
@@ -126,7 +126,7 @@ class Evaluation:
             task = answered.get(entry.client)
             if task is None or task.solo:
                 task = coordinator.preview(entry.client)
-            self._score_upload(entry, task, coordinator, notebooks.get(entry.client, Notebook()))
+            self._score_upload(entry, task, coordinator, notebooks.get(entry.client, {}))
         self.entries = []
         self.enter()
 
@@ -168,7 +168,7 @@ class Evaluation:
         scores, sizes = [], []
         for client, cycle in cycles.items():
             task = coordinator.preview(client)
-            ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebooks.get(client, Notebook()))
+            ensemble = self._predicting(task, notebooks.get(client, {}))
             scores.append(self.scorer(Look(ensemble, client=client, cycle=cycle)))
             sizes.append(float(len(self.place.world.visit(self.place.seed, client, cycle).test)))
         if not sum(sizes):
@@ -234,9 +234,13 @@ class Evaluation:
             "converged_at": converged_at(times, scores),
         }
 
+    def _predicting(self, task: Task, notebook: Notebook) -> Ensemble:
+        """What a client predicts with that drew this task."""
+        return recipe(task.recipe, self.place.recipes).use(self.place.model.layout, task, notebook)
+
     def _score_upload(self, entry: UnscoredUpload, task: Task, coordinator: Coordinator, notebook: Notebook) -> None:
         client = entry.client
-        ensemble = recipe(task.recipe).use(self.place.model.layout, task, notebook)
+        ensemble = self._predicting(task, notebook)
         found = coordinator.state.members[client].mixture if coordinator.algorithm.stands_for else None
         if found is not None:
             self.estimated[client] = found

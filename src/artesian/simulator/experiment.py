@@ -7,7 +7,7 @@ import json
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
-from artesian.core import Algorithm, Forecast, Model, Plan, described
+from artesian.core import Algorithm, Forecast, Model, Plan, Recipe, described
 from artesian.errors import SettingError, check
 from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
@@ -41,6 +41,7 @@ class Experiment:
     target: float | None = None  # the accuracy of clients whose time is wanted
     snapshot_every: int = 200  # uploads between two snapshots, where there is a run folder
     proxy_sample: int | None = None  # how many of every proxy set an upload is measured on; None: all
+    recipes: tuple[Recipe | str, ...] = ()  # clients' own, besides those that are built in: values, or module:name
 
     def __post_init__(self) -> None:
         rules = {
@@ -118,12 +119,17 @@ class Experiment:
             "start": asdict(self.start),
             "shift": asdict(self.shift),
         }
-        return self._numbers | parts | tables
+        return self._numbers | parts | tables | self._described_recipes()
 
     @property
     def _numbers(self) -> dict[str, Any]:
         """What stands in no table."""
         return {name: vars(self)[name] for name in NUMBERS}
+
+    def _described_recipes(self) -> dict[str, Any]:
+        """Left out where there are none, so that a run from before there was this setting is still the same."""
+        names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
+        return {"recipes": names} if names else {}
 
     def defaults(self) -> dict[str, Any]:
         """What `describe` would say of settings that nobody changed, as far as they have a default."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from artesian.core import (
@@ -12,18 +12,20 @@ from artesian.core import (
     ClusterId,
     Ensemble,
     Evidence,
+    Fit,
     Given,
     Learner,
     Mixture,
     Model,
     Notebook,
     Receipt,
+    Recipe,
     Task,
     Upload,
 )
 from artesian.data.datasets import Samples
 from artesian.execution.shared_memory import arrays_of, laid_out
-from artesian.recipes import Fit, recipe
+from artesian.recipes import recipe
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.stopwatch import Stopwatch
 from artesian.simulator.worlds import World
@@ -81,6 +83,7 @@ class Place:
     proxy_sample: int | None = None
     made_proxies: Sets | None = None  # by the main process, for its workers
     made_tests: Sets | None = None
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)  # those that are not built in
 
     @cached_property
     def proxies(self) -> dict[ClusterId, Learner]:
@@ -120,7 +123,9 @@ class Place:
         with spent.part("training"):
             visit = self.world.visit(self.seed, job.client, job.cycle)
             learner = self.model.learner(visit.train.x, visit.train.y)
-            fit = recipe(job.task.recipe).fit(self.model.layout, job.client, job.task, learner, job.notebook)
+            fit = recipe(job.task.recipe, self.recipes).fit(
+                self.model.layout, job.client, job.task, learner, job.notebook
+            )
         if not fit.trained:
             return Done(fit, None, visit.mixture)
         with spent.part("evaluating"):

@@ -12,6 +12,7 @@ from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Recei
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
 from artesian.params import Params
+from artesian.recipes import by_name, registered
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation, UnscoredUpload
@@ -28,6 +29,7 @@ from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.table import Table
 from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worker import peak_mb, single_threaded
+from artesian.storage.older import translated_notebook
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -66,7 +68,14 @@ class Simulation:
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
         self.world = experiment.world
         self._score = "accuracy" if self.world.classes > 1 else "score"
-        self.place = Place(experiment.world, experiment.model, seed, experiment.algorithm, experiment.proxy_sample)
+        self.place = Place(
+            experiment.world,
+            experiment.model,
+            seed,
+            experiment.algorithm,
+            experiment.proxy_sample,
+            recipes=by_name([*registered(), *experiment.recipes]),
+        )
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
         self.evaluation = Evaluation(
@@ -270,7 +279,7 @@ class Simulation:
         return slip if slip is not None and slip.number == task.number and self.transport.shares_tasks else task
 
     def _job(self, client: ClientId, flight: Flight) -> Job:
-        return Job(client, flight.cycle, flight.task, self.notebooks.get(client, Notebook()), self._receipt(client))
+        return Job(client, flight.cycle, flight.task, self.notebooks.get(client, {}), self._receipt(client))
 
     def _receipt(self, client: ClientId) -> Receipt | None:
         """What whoever measures an upload knows of its task; None where nobody shall."""
@@ -387,7 +396,7 @@ class Simulation:
         self.journal.cut(checkpoint.journal)
         self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
         self.cycles, self.totals = dict(checkpoint.cycles), checkpoint.totals
-        self.notebooks.update(checkpoint.notebooks)
+        self.notebooks.update({client: translated_notebook(book) for client, book in checkpoint.notebooks.items()})
         self.flights.update(checkpoint.flights)
         self.evaluation.entries = list(checkpoint.entries)
         self.evaluation.estimated, self.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)

@@ -25,6 +25,7 @@ from safetensors.numpy import save
 from artesian.core import Tree
 from artesian.errors import BadFormat, UnknownFormat
 from artesian.params import Layout, seal
+from artesian.storage.older import translated
 
 FORMAT = 1  # of messages, journals, snapshots and run folders
 HEADER_LIMIT = 1 << 20  # bytes of JSON before the first tensor
@@ -127,6 +128,7 @@ def _build_layout(tree: Tree, path: str) -> Layout:
 def _build_dataclass(kind: Any, tree: Tree, path: str) -> Any:
     _expect(isinstance(tree, dict), tree, path, "a mapping")
     hints, required = _fields(kind)
+    tree = translated(kind, tree)
     if unknown := sorted(set(tree) - set(hints)):
         raise BadFormat(f"{path} has the fields {', '.join(hints)}", f"{unknown[0]} besides", "remove it")
     if missing := sorted(required - set(tree)):

@@ -174,7 +174,7 @@ class Federation:
         task = self.tasks[client]
         visit = self.world.visit(0, client, task.number)
         learner = self.model.learner(visit.train.x, visit.train.y)
-        book = self.notebooks.get(client, Notebook())
+        book = self.notebooks.get(client, {})
         fit = recipe(task.recipe).fit(self.model.layout, client, task, learner, book)
         self.notebooks[client] = fit.notebook
         return fit.upload

@@ -1,0 +1,34 @@
+"""What version 0.1 wrote to disk, in the words of this version: trees whose fields have other names now, or more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from artesian.core import Notebook, Receipt, Tree
+
+ESTIMATING = ("soft", "pick", "em", "match")  # recipes whose answers held a mixture before tasks said so
+NOTEBOOK = {"own", "mixture", "histogram", "origin", "directions"}  # its fields when it was the same for all recipes
+
+
+def translated(kind: type[Any], tree: Mapping[str, Tree]) -> Mapping[str, Tree]:
+    """The fields of a stored value of this type as they are called now."""
+    return TRANSLATIONS[kind](tree) if kind in TRANSLATIONS else tree
+
+
+def translated_notebook(notebook: Notebook) -> Notebook:
+    """A notebook as recipes have it now: only with what is written in it."""
+    if set(notebook) != NOTEBOOK:
+        return notebook
+    return {name: entry for name, entry in notebook.items() if entry is not None and not _empty(entry)}
+
+
+def _receipt(tree: Mapping[str, Tree]) -> Mapping[str, Tree]:
+    return tree if "estimates" in tree else {**tree, "estimates": tree.get("recipe") in ESTIMATING}
+
+
+def _empty(entry: Tree) -> bool:
+    return isinstance(entry, (dict, list, tuple)) and not entry
+
+
+TRANSLATIONS: Mapping[type[Any], Callable[[Mapping[str, Tree]], Mapping[str, Tree]]] = {Receipt: _receipt}
