@@ -1,5 +1,6 @@
 """The public names: listed once, loaded when used, typed, and enough for everything the documentation shows."""
 
+import doctest
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 import artesian
 from artesian.algorithms import ALGORITHMS
+from artesian.config import experiments
 from artesian.errors import MissingExtra
 
 ROOT = Path(__file__).parent.parent
@@ -51,6 +53,12 @@ def test_the_list_of_algorithms_is_the_table() -> None:
     text = (SOURCE / "algorithms" / "__init__.py").read_text()
     listed = re.findall(r"^from artesian\.algorithms\.\w+ import (\w+)", text, re.M)
     assert [kind.__name__ for kind in ALGORITHMS.values()] == listed
+
+
+def test_the_examples_in_docstrings_run() -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    ran = doctest.testmod(experiments)
+    assert ran.attempted >= 3 and not ran.failed
 
 
 def test_no_public_name_hides_a_room() -> None:

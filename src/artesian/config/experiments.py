@@ -34,7 +34,7 @@ SERVING = ("federation", "server")  # of interest only where the experiment is s
 
 
 def presets() -> dict[str, str]:
-    """Every preset inside the package, with the sentence it begins with."""
+    """The name of every preset, with a sentence that describes it."""
     folder = _presets_folder()
     files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
     return {f.name.removesuffix(".toml"): _opening(f.read_text(encoding="utf-8")) for f in files}
@@ -62,7 +62,15 @@ def _outline(name: str, found: Mapping[str, str]) -> dict[str, Any]:
 
 
 def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
-    """The experiment of a file or a preset, with `section.key=value` changes applied."""
+    """Read an experiment from a preset or a TOML file.
+
+    Args:
+        source: The name of a preset, or the path of a file.
+        changes: Settings to change, such as `["algorithm.rho=0.2", "uploads=500"]`.
+
+    >>> load("digits-2", ["uploads=500"]).uploads
+    500
+    """
     return build(tables_of(source, changes))
 
 
@@ -155,14 +163,33 @@ def simulate(
     progress: Callable[[Progress], None] | None = None,
     transport: Callable[[Coordinator], CoordinatorTransport] = Direct,
 ) -> Run:
-    """Run an experiment and return what it found.
+    """Run an experiment in virtual time and return its result.
 
-    `experiment` is a preset's name, a TOML file or an `Experiment`; the other arguments replace its parts.
-    Without one, the rotated digits are the world. `recipes` are client halves of your own: values, or `module:name`.
-    `out` is a folder to keep the run in; `transport` is how clients
-    reach the coordinator. `executor` is inline, processes or ray: by default processes, or inline without `workers`.
-    What is kept for clients beyond `memory_limit` MB lies in a file. With `profile` the summary says where the time
-    went. None of these changes what a run finds.
+    Args:
+        experiment: The name of a preset, a TOML file, or an `Experiment`. Without one: the preset `digits-4`.
+        algorithm: An algorithm or its name, instead of the experiment's.
+        world: Where clients' data come from, instead of the experiment's world.
+        model: What is trained.
+        fleet: When clients come, how long they train, when they leave.
+        training: Optimiser, learning rate, epochs and batch size.
+        start: How the first models are trained.
+        shift: How clients' data change during the run.
+        uploads: How many uploads the run lasts.
+        recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
+        changes: Settings to change in a preset or file, such as `["fleet.late_share=0.2"]`.
+        seed: Decides the clients, their data, the schedule and the first models.
+        workers: How many processes train; 0 trains in this one.
+        executor: Where trainings run: `inline`, `processes` or `ray`. The default follows from `workers`.
+        ray_address: The cluster to use with `executor="ray"`.
+        memory_limit: MB of what is kept for clients in memory; the rest goes to a file.
+        profile: Add to the summary where the time went.
+        out: A new folder to keep the run in, to be opened again with `open_run`.
+        resume: Go on with the unfinished run in `out`.
+        progress: A function that is called after every upload.
+        transport: How clients reach the coordinator: directly, or through HTTP with `InProcess`.
+
+    The same experiment and seed give the same result, bit by bit, whatever the executor, workers, memory limit and
+    transport.
 
     >>> run = simulate("digits-2", uploads=40)
     >>> run.summary["uploads"]
@@ -193,7 +220,7 @@ def simulate(
         profile=profile,
     )
     if run is None:
-        raise SettingError(f"The run in {out} has finished already", "Read its summary.json")
+        raise SettingError(f"The run in {out} has finished already", "Open it with artesian.open_run")
     return run
 
 

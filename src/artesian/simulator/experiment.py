@@ -21,26 +21,26 @@ COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample
 
 @dataclass(frozen=True)
 class Experiment:
-    """Who learns what from which data, and how long.
+    """Everything that decides a run, except the seed: data, clients, model, algorithm and length.
 
-    With a shift, `world` is the world as that shifts it; a world that is shifted already brings its own.
+    An experiment with a `shift` wraps its world in it; a world that is `Shifted` already sets the experiment's shift.
     """
 
-    world: World
-    model: Model
-    algorithm: Algorithm
-    fleet: Fleet = field(default_factory=Fleet)
-    training: Plan = field(default_factory=Plan)
-    start: Start = field(default_factory=Start)
-    shift: Shift = field(default_factory=Shift)
-    uploads: int = 1000
-    rounds: int | None = None  # with it, the run lasts so many rounds instead of so many uploads
-    name: str = "own"
-    evaluate_every: int = 20  # uploads between two looks at the clusters
-    evaluate: Evaluate = "clusters"  # or "clients": every client, too, on its own test data
-    target: float | None = None  # the accuracy of clients whose time is wanted
-    snapshot_every: int = 200  # uploads between two snapshots, where there is a run folder
-    proxy_sample: int | None = None  # how many of every proxy set an upload is measured on; None: all
+    world: World  # where clients' data come from
+    model: Model  # what is trained
+    algorithm: Algorithm  # how the server learns from uploads
+    fleet: Fleet = field(default_factory=Fleet)  # when clients come, how long they train, when they leave
+    training: Plan = field(default_factory=Plan)  # optimiser, learning rate, epochs and batch size
+    start: Start = field(default_factory=Start)  # how the first models are trained
+    shift: Shift = field(default_factory=Shift)  # how clients' data change during the run
+    uploads: int = 1000  # how long the run lasts
+    rounds: int | None = None  # how long it lasts, counted in rounds instead of uploads
+    name: str = "own"  # the title under which runs are compared
+    evaluate_every: int = 20  # uploads between two evaluations
+    evaluate: Evaluate = "clusters"  # or "clients": evaluate every client on its own test data, too
+    target: float | None = None  # an accuracy: the summary says when clients reached it
+    snapshot_every: int = 200  # uploads between two snapshots of a run that is kept in a folder
+    proxy_sample: int | None = None  # samples of every proxy set that an upload is measured on; None: all
     recipes: tuple[Recipe | str, ...] = ()  # clients' own, besides those that are built in: values, or module:name
 
     def __post_init__(self) -> None:
@@ -68,11 +68,11 @@ class Experiment:
 
     @property
     def length(self) -> str:
-        """How long it lasts, in words."""
+        """How long the run lasts, in words: `1000 uploads`."""
         return f"{self.rounds} rounds" if self.rounds else f"{self.uploads} uploads"
 
     def planned(self) -> Self:
-        """The same, with an algorithm that knows how long the run is meant to last and how many come to its start."""
+        """The same experiment, its algorithm told how long the run is and how many clients it begins with."""
         self._check_cohort()
         forecast = Forecast(self.rounds or self.uploads, self._early())
         return replace(self, algorithm=self.algorithm.planned(forecast))
@@ -89,7 +89,7 @@ class Experiment:
             raise SettingError(f"A round needs {wanted} clients, but there are {clients}", "Lower clients_per_round")
 
     def check_run(self, seed: int) -> None:
-        """A run of it folds at least once, and its proxy sets are as large as the sample of them."""
+        """Refuse a run that would never fold, or whose proxy sets are smaller than `proxy_sample`."""
         batch, flushed = self.algorithm.pace().batch, self.algorithm.flush_on_stop
         if self.rounds is None and batch > self.uploads and not flushed:
             problem = f"A fold needs {batch} uploads, but the run has {self.uploads} in all"
@@ -98,7 +98,7 @@ class Experiment:
             check_size(self.world.proxies(seed), self.proxy_sample)
 
     def describe(self) -> dict[str, Any]:
-        """The resolved configuration as JSON values."""
+        """Every setting, as JSON values."""
         try:
             settings: dict[str, Any] = json.loads(json.dumps(self._describe(), allow_nan=False))
         except (TypeError, ValueError) as error:
@@ -140,7 +140,7 @@ class Experiment:
 
     @property
     def digest(self) -> str:
-        """A name for exactly these settings, whatever the experiment is called."""
+        """A SHA-256 of the settings: the same for equal experiments, whatever their names."""
         settings = {key: value for key, value in self.describe().items() if key not in ("name", "snapshot_every")}
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
