@@ -19,6 +19,7 @@ from artesian.simulator.run import Progress as Progress
 from artesian.client.connect import connect as connect
 from artesian.client.connect import connect_async as connect_async
 from artesian.client.connect import Client as Client
+from artesian.client.session import Session as Session
 from artesian.client.asynchronous import AsyncSession as AsyncSession
 
 ## Serve a federation

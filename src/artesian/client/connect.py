@@ -1,4 +1,4 @@
-"""A client's session as people use it: with a learner, or with a torch network of their own, refreshed in place."""
+"""Connect a client to a server: `connect(...).refresh(...)`, with a learner or with a torch network of one's own."""
 
 from __future__ import annotations
 
@@ -23,9 +23,17 @@ def connect(
     recipes: Iterable[Recipe | str] = (),
     **options: Any,
 ) -> Client:
-    """A session with the server at `url`; `home` is this client's own folder, and keeps it the same client.
+    """Open a client of the federation that is served at `url`. Close it, or use it in a `with` statement.
 
-    `recipes` are client halves of your own that tasks may name: `Recipe` values, or `module:name`.
+    Args:
+        url: The address of the server.
+        token: The enrolment token the operator gave out. It is needed only to join.
+        home: This client's own folder: its name, its secret, its newest model, an upload on its way. With the same
+            folder it is the same client again, also after a crash.
+        client: A name to join under. Without one, a name is made up and kept in `home`.
+        patience: Seconds to go on trying while the server cannot be reached.
+        recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
+        options: Options of the HTTP client (`httpx.Client`), such as `verify`.
     """
     return Client(Transport(url, patience, **options), token, Path(home), client, recipes)
 
@@ -33,12 +41,12 @@ def connect(
 def connect_async(
     url: str, *, token: str, home: str | Path, client: ClientId | None = None, **options: Any
 ) -> AsyncSession:
-    """As `connect`, for asyncio: `async with connect_async(...) as client: await client.refresh(learner)`."""
+    """The same as `connect`, for asyncio: `async with connect_async(...) as client: await client.refresh(learner)`."""
     return AsyncSession(connect(url, token=token, home=home, client=client, **options))
 
 
 class Client(Session):
-    """One client of one federation; see `Session` for what it does besides."""
+    """One client of one federation, as `connect` returns it: a `Session` that also takes torch networks."""
 
     def refresh(
         self,
@@ -51,17 +59,21 @@ class Client(Session):
         optimizer: Callable[..., Any] | None = None,
         **options: Any,
     ) -> Ensemble:
-        """Train by the task's recipe, upload, and return what to predict with now.
+        """Fetch the task, train, upload, and return the models to predict with now.
 
-        With a learner, that is all; `changed` tells that its data are others than before. With a torch network and a
-        `loader` of (input, target) pairs, the network is trained and the answer loaded into it, in place; `loss` gives
-        one number per sample, `optimizer` is a function from parameters to a torch optimiser that goes before the
-        task's, and `options` are those of `TorchModel`.
+        Args:
+            learner: A learner, or a torch network. A network is trained in place, and ends with the server's answer.
+            loader: With a network: its data, as batches of (input, target).
+            wait: Seconds to wait for a task while a round is open.
+            changed: Say that the client's data changed since the last time.
+            loss: With a network: a function of output and target that gives one number per sample.
+            optimizer: With a network: a function from its parameters to a torch optimiser, instead of the task's.
+            options: With a network: options of `TorchModel`.
         """
         if loader is None:
             if loss or optimizer or options or not hasattr(learner, "samples"):
-                got = f"{type(learner).__name__} without a loader"
-                raise SettingError("a refresh takes a learner, or a network and its loader", got, "give the loader")
+                problem = f"refresh got a {type(learner).__name__} without a loader"
+                raise SettingError(problem, "Give it a learner, or a network and its loader")
             return super().refresh(learner, wait=wait, changed=changed)
         from artesian.learners.user_network import OwnNetwork
 
