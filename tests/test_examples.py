@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -74,13 +76,40 @@ def test_people_as_clients_run_as_the_page_says(tmp_path) -> None:
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+SERVICE, SIMULATOR = BLOCKS
+
+
+def test_the_readme_simulates_in_ten_lines(tmp_path) -> None:
+    assert len([line for line in SIMULATOR.splitlines() if line.strip()]) <= 10
+    told = run(sys.executable, "-c", SIMULATOR.replace("uploads=400", "uploads=40"), cwd=tmp_path)
+    assert [line.split()[0] for line in told.splitlines()[:3]] == ["cdfl", "fedbuff", "local"]
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_the_readme_code_runs(tmp_path, number) -> None:
-    run(sys.executable, "-c", BLOCKS[number], cwd=tmp_path)
-
-
-def test_the_readme_has_code() -> None:
-    assert BLOCKS
+def test_the_readme_serves_in_fifteen_lines(tmp_path) -> None:
+    (command,) = re.findall(r"^artesian (serve .*)$", (ROOT / "README.md").read_text(), re.M)
+    assert len([line for line in SERVICE.splitlines() if line.strip()]) + 1 <= 15
+    log = tmp_path / "log"
+    with log.open("w") as said:
+        words = [sys.executable, "-m", "artesian.cli", *command.split(), "--port", "0", "--set", "log=off"]
+        server = subprocess.Popen(words, cwd=tmp_path, stderr=said, stdout=said)
+    try:
+        while not (address := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        token = re.search(r"artesian_enrol_\S+", log.read_text())[0]
+        told = subprocess.run(
+            [sys.executable, "-c", SERVICE],
+            cwd=tmp_path,
+            env={**os.environ, "ARTESIAN_URL": address[0], "ARTESIAN_TOKEN": token},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=30)
+    assert told.returncode == 0, told.stderr
+    scores = [float(line.split()[1]) for line in told.stdout.splitlines()]
+    assert len(scores) == 3
+    assert min(scores) > 0.5  # guessing would be 0.1
