@@ -6,7 +6,6 @@ a new line there. Each is imported when it is first used, so that `import artesi
 
 import importlib
 import os
-from typing import Any
 
 __version__ = "0.1.0"
 
@@ -22,7 +21,7 @@ _HOMES = _homes("__init__.pyi") | _homes("algorithms", "__init__.py")
 __all__ = ["__version__", *sorted(_HOMES)]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module 'artesian' has no attribute {name!r}")
