@@ -30,6 +30,7 @@ Pull = tuple[float, Params]  # (c, anchor): adds c/2 ||w - anchor||^2 to the los
 Buffers = Literal["average", "server"]  # what a fold does with BatchNorm statistics
 
 OWN = "own"  # what a client calls the one model it trained from several
+CONTROL = "control"  # what the shared control variate is called in a task, and its change in an upload
 ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
 
 
@@ -246,8 +247,13 @@ class Learner(Protocol):
         pulls: Sequence[Pull] = (),
         weights: np.ndarray | None = None,
         mask: np.ndarray | None = None,
+        correction: Params | None = None,
     ) -> Params:
-        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; frozen where `mask` is False."""
+        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; frozen where `mask` is False.
+
+        `weights` holds one number per sample; `correction` is added to every gradient. A recipe passes only what it
+        needs, so a learner that lacks an argument serves all algorithms that do not ask for it.
+        """
         ...
 
 
@@ -266,6 +272,15 @@ def described(value: Any, name: str = "") -> dict[str, Any]:
     kind = type(value)
     settings = {f.name: getattr(value, f.name) for f in fields(value)} if is_dataclass(value) else {}
     return {"name": name or f"{kind.__module__}:{kind.__qualname__}", **settings}
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """A learner that says how it cuts its samples into batches; of any other, every batch but the last is full."""
+
+    def batches(self, size: int) -> int:
+        """How many steps an epoch takes whose batches have this size."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -408,6 +423,10 @@ class Algorithm(Protocol):
     def measure(self, upload: Upload, given: Given) -> Evidence:
         """State-free and perhaps expensive: it may run in parallel, elsewhere, ahead."""
         return {}
+
+    def models_sent(self, state: State) -> int:
+        """How many models an upload holds at most: the server reads no larger ones."""
+        return max(1, len(state.clusters))
 
     def appraise(self, params: Params, proxy: Learner) -> float | None:
         """A cluster's own number on its proxy set; the engine asks after a step that changed it."""

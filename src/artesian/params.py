@@ -361,6 +361,14 @@ def keep_buffers(layout: Layout, old: Params, new: Params) -> Params:
     return seal(out)
 
 
+def places_of(layout: Layout, names: Collection[str]) -> np.ndarray:
+    """True where a vector holds entries of these names."""
+    places = np.zeros(layout.size, bool)
+    for entry, offset in zip(layout.entries, layout.offsets, strict=True):
+        places[offset : offset + entry.slots] = entry.name in names
+    return places
+
+
 def kept_by_size(layout: Layout, params: Params, sparsity: float) -> np.ndarray:
     """False for this share of the weights, the smallest by magnitude; of equal ones the first go.
 

@@ -124,6 +124,17 @@ def test_a_pull_follows_the_weights_not_the_start() -> None:
     assert trained(1, 2, 6, Plan(rate=0.1, epochs=2), pulls=pulls) == pytest.approx(2.6, rel=1e-6)
 
 
+def test_a_correction_is_added_to_every_gradient() -> None:
+    # gradient -16 + 6 = -10 -> 2; then 4 (2 x 2 - 6) + 6 = -2 -> 2.2
+    assert trained(1, 2, 6, Plan(rate=0.1), correction=vector(6)) == pytest.approx(2.0, rel=1e-6)
+    assert trained(1, 2, 6, Plan(rate=0.1, epochs=2), correction=vector(6)) == pytest.approx(2.2, rel=1e-6)
+
+
+def test_an_epoch_has_as_many_steps_as_batches() -> None:
+    learner = SoftmaxRegression(4, 3).learner(np.zeros((7, 4), np.float32), np.zeros(7, np.int64))
+    assert [learner.batches(size) for size in (1, 3, 7, 8)] == [7, 3, 1, 1]
+
+
 def test_a_sample_weight_scales_its_gradient() -> None:
     assert trained(1, 2, 6, Plan(rate=0.1), weights=np.array([0.25])) == pytest.approx(1.4, rel=1e-6)
 

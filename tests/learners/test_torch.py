@@ -96,6 +96,29 @@ def test_pulls_by_hand() -> None:
     assert pulled == pytest.approx(2.6, rel=1e-6)
 
 
+def test_a_correction_by_hand() -> None:
+    # gradient -16 + 6 = -10 -> 2; then 4 (2 x 2 - 6) + 6 = -2 -> 2.2
+    assert trained(1, 2, 6, Plan(rate=0.1), correction=vector(6)) == pytest.approx(2.0, rel=1e-6)
+    assert trained(1, 2, 6, Plan(rate=0.1, epochs=2), correction=vector(6)) == pytest.approx(2.2, rel=1e-6)
+
+
+def test_a_correction_needs_the_plans_own_sgd() -> None:
+    learner = NOISY.learner(*points())
+    learner.optimizer = torch.optim.Adam
+    start = NOISY.start(0)
+    with pytest.raises(SettingError, match=r"plain SGD.*Leave out optimizer="):
+        learner.train(start, seed=0, plan=Plan(), correction=start)
+
+
+def test_an_epoch_has_as_many_steps_as_batches() -> None:
+    x, y = points()
+    plain = TorchModel(functools.partial(nn.Linear, x.shape[1], 2), device="cpu").learner(x[:7], y[:7])
+    assert [plain.batches(size) for size in (1, 3, 7, 8)] == [7, 3, 1, 1]
+    assert NOISY.learner(x[:7], y[:7]).batches(3) == 2  # BatchNorm: the last sample joins the batch before it
+    with pytest.raises(BadData, match="a count of steps"):
+        TorchLearner.over(Stream(x, y), NOISY, samples=40).batches(3)
+
+
 def test_sample_weights_by_hand() -> None:
     # at 0: gradients -2, -4, -6; mean -4; with weights 1, 0, 2: (-2 - 12)/3
     assert trained(0, [1, 2, 3], [1, 1, 1], Plan(rate=0.1)) == pytest.approx(0.4)

@@ -12,11 +12,13 @@ from artesian.algorithms.casa import CASAPlus as CASAPlus
 from artesian.algorithms.cdfl import CDFL as CDFL
 from artesian.algorithms.cfl import CFL as CFL
 from artesian.algorithms.cfl import CFLAsync as CFLAsync
+from artesian.algorithms.ditto import Ditto as Ditto
 from artesian.algorithms.fedasync import FedAsync as FedAsync
 from artesian.algorithms.fedavg import FedAvg as FedAvg
 from artesian.algorithms.fedbuff import FedBuff as FedBuff
 from artesian.algorithms.fedem import FedEM as FedEM
 from artesian.algorithms.fedprox import FedProx as FedProx
+from artesian.algorithms.fedrep import FedRep as FedRep
 from artesian.algorithms.fedsoft import FedSoft as FedSoft
 from artesian.algorithms.fedsoft_async import FedSoftAsync as FedSoftAsync
 from artesian.algorithms.fesem import FeSEM as FeSEM
@@ -27,6 +29,7 @@ from artesian.algorithms.icfl import ICFLAsync as ICFLAsync
 from artesian.algorithms.ifca import IFCA as IFCA
 from artesian.algorithms.ifca_async import IFCAAsync as IFCAAsync
 from artesian.algorithms.local import Local as Local
+from artesian.algorithms.scaffold import SCAFFOLD as SCAFFOLD
 from artesian.core import Algorithm
 
 _KINDS: list[Any] = [kind for kind in vars().values() if isclass(kind) and kind.__module__.startswith(__name__)]

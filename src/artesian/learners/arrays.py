@@ -160,6 +160,10 @@ class ArrayLearner:
         classes = getattr(self.model, "classes", None)
         return None if classes is None else tuple(np.bincount(self.y, minlength=classes).tolist())
 
+    def batches(self, size: int) -> int:
+        """How many steps an epoch takes."""
+        return -(-self.samples // size)
+
     @QUIET
     def losses(self, params: Params) -> np.ndarray:
         return self.model.losses(self._predict(params), self.y)
@@ -182,6 +186,7 @@ class ArrayLearner:
         pulls: Sequence[Pull] = (),
         weights: np.ndarray | None = None,
         mask: np.ndarray | None = None,
+        correction: Params | None = None,
     ) -> Params:
         layout, rng = self.model.layout, generator(seed, "train")
         own = np.array(params, np.float32)
@@ -197,6 +202,8 @@ class ArrayLearner:
                 self.model.gradient(arrays, self.x[rows], self.y[rows], weights[rows] / len(rows), slots)
                 for strength, anchor in pulls:
                     gradient += np.float32(strength) * (own - anchor)
+                if correction is not None:
+                    gradient += correction
                 if plan.decay:
                     gradient += np.float32(plan.decay) * own
                 own -= step(gradient, rate) if mask is None else np.where(mask, step(gradient, rate), 0)

@@ -29,7 +29,7 @@ except ModuleNotFoundError:
 from torch import nn
 from torch.nn import functional
 
-from artesian.learners.batches import Flowing, Resident, Shaping, Source, label_counts, source_over, unordered
+from artesian.learners.batches import Flowing, Resident, Shaping, Source, label_counts, source_over, split, unordered
 from artesian.learners.flat_modules import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.forward import PRECISIONS, Passes, Precision, sound
 from artesian.learners.optimizers import stepper
@@ -225,6 +225,13 @@ class TorchLearner:
         """How many samples of each class; None for a regression, a loss of one's own, or a stream."""
         return label_counts(self.source)
 
+    def batches(self, size: int) -> int:
+        """How many steps an epoch takes; a stream cannot say."""
+        if isinstance(self.source, Flowing):
+            raise unordered("a count of steps")
+        with self.model.pool.borrow() as instance:
+            return len(split(np.arange(self.samples), size, 2 if instance.normalises else 1))
+
     def losses(self, params: Params) -> np.ndarray:
         found = self._look(params, "losses", self._each)
         return torch.cat(found).cpu().numpy() if found else np.zeros(0, np.float32)
@@ -249,15 +256,16 @@ class TorchLearner:
         pulls: Sequence[Pull] = (),
         weights: np.ndarray | None = None,
         mask: np.ndarray | None = None,
+        correction: Params | None = None,
     ) -> Params:
-        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; frozen where `mask` is False."""
-        self._check(params, pulls, weights, mask)
+        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""
+        self._check(params, pulls, weights, mask, correction)
         if not self.samples:
             return seal(np.array(params, np.float32))
         with self.model.pool.borrow() as instance:
             instance.load(params, self.home)
             with torch.inference_mode(False), torch.enable_grad(), self._noise(derive(seed, "noise")):
-                self._fit(instance, seed, plan, pulls, weights, mask)
+                self._fit(instance, seed, plan, pulls, weights, mask, correction)
             self.home = instance.home or self.home
             result = instance.store()
         if mask is not None:
@@ -272,12 +280,14 @@ class TorchLearner:
         pulls: Sequence[Pull],
         weights: np.ndarray | None,
         mask: np.ndarray | None,
+        correction: Params | None,
     ) -> None:
         rng, shared = generator(seed, "train"), instance.shared
         own, gradient = instance.weights[shared], instance.gradient[shared]
         step = self._stepping(plan, instance)
         anchors = [(float(c), torch.tensor(anchor[shared], device=own.device)) for c, anchor in pulls]
         free = None if mask is None else torch.tensor(mask[shared], device=own.device)
+        added = None if correction is None else torch.tensor(correction[shared], device=own.device)
         begin = own.clone()
         instance.module.train()
         for epoch in range(plan.epochs):
@@ -286,6 +296,8 @@ class TorchLearner:
                 self._mean(instance.module, x, y, None if weights is None else weights[rows]).backward()
                 for strength, anchor in anchors:
                     gradient.add_(own - anchor, alpha=strength)
+                if added is not None:
+                    gradient.add_(added)
                 step(plan.rate_in(epoch))
                 if free is not None:
                     own.copy_(torch.where(free, own, begin))
@@ -360,11 +372,22 @@ class TorchLearner:
             pool.quiet = place.type == "cpu" and torch.equal(before, torch.get_rng_state())
 
     def _check(
-        self, params: Params, pulls: Sequence[Pull], weights: np.ndarray | None, mask: np.ndarray | None
+        self,
+        params: Params,
+        pulls: Sequence[Pull],
+        weights: np.ndarray | None,
+        mask: np.ndarray | None,
+        correction: Params | None,
     ) -> None:
         layout = self.model.layout
-        for vector in (params, *(anchor for _, anchor in pulls)):
+        corrections = () if correction is None else (correction,)
+        for vector in (params, *corrections, *(anchor for _, anchor in pulls)):
             layout.check_shape(vector)
+        if corrections and self.optimizer is not None:
+            raise SettingError(
+                "This method corrects the steps of plain SGD, and the client has an optimiser of its own",
+                "Leave out optimizer=...",
+            )
         if weights is not None and isinstance(self.source, Flowing):
             raise unordered("a weight per sample")
         if weights is not None and np.shape(weights) != (self.samples,):

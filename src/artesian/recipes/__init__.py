@@ -11,13 +11,18 @@ from artesian.core import Recipe
 from artesian.errors import SettingError, nearest
 from artesian.plugins import imported
 from artesian.recipes.alone import ALONE
+from artesian.recipes.correct import CORRECT
 from artesian.recipes.em import EM
 from artesian.recipes.match import MATCH
 from artesian.recipes.pick import PICK
 from artesian.recipes.soft import SOFT
+from artesian.recipes.split import SPLIT
 from artesian.recipes.train import TRAIN
+from artesian.recipes.twin import TWIN
 
-BUILT_IN: Mapping[str, Recipe] = {made.name: made for made in (ALONE, TRAIN, MATCH, SOFT, PICK, EM)}
+BUILT_IN: Mapping[str, Recipe] = {
+    made.name: made for made in (ALONE, TRAIN, MATCH, SOFT, PICK, EM, CORRECT, TWIN, SPLIT)
+}
 _registered: dict[str, Recipe] = {}
 
 

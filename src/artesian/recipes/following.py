@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ def only_model(task: Task) -> Params:
     return given
 
 
-def trained(task: Task, learner: Learner, start: Params, **how: Any) -> Params:
-    """`start`, trained by the plan and the seed of a task; `how` are further arguments of `Learner.train`."""
-    return learner.train(start, seed=task.settings["seed"], plan=Plan.of(task.settings), **how)
+def trained(task: Task, learner: Learner, start: Params, *, epochs: int | None = None, **how: Any) -> Params:
+    """`start`, trained by a task's plan and seed, perhaps for other `epochs`; `how` goes to `Learner.train`."""
+    plan = Plan.of(task.settings)
+    plan = plan if epochs is None else replace(plan, epochs=epochs)
+    return learner.train(start, seed=task.settings["seed"], plan=plan, **how)
 
 
 def losses_under(task: Task, learner: Learner) -> np.ndarray:

@@ -58,7 +58,7 @@ def create_app(served: Service | Coordinator, auth: Auth | None = None, settings
     settings = settings or Settings()
     coordinator = service.coordinator
     layout = coordinator.state.layout
-    limits = Limits(settings, layout, max(1, len(coordinator.state.clusters)))
+    limits = Limits(settings, layout, coordinator.algorithm.models_sent(coordinator.state))
     parts = PartialUploads(service.store.folder / "parts", settings.part_bytes) if service.store else None
     tags: dict[str, tuple[int, str]] = {}  # of the task each client was last shown
     app = FastAPI(title="Artesian", lifespan=_closing(service), openapi_url=None, redirect_slashes=False)
@@ -132,7 +132,9 @@ def create_app(served: Service | Coordinator, auth: Auth | None = None, settings
         async with AsyncExitStack() as held:
             await held.enter_async_context(limits.one(client, announced.total + limits.model * models(client)))
             body = await receive(client, at, announced, request)
-            upload = await asyncio.to_thread(_opened, body, announced, max(1, len(coordinator.state.clusters)))
+            upload = await asyncio.to_thread(
+                _opened, body, announced, coordinator.algorithm.models_sent(coordinator.state)
+            )
             del body
             _check_address(upload, client, at)
             return await answer(client, await service.upload(upload), 202, held)

@@ -68,10 +68,12 @@ class ToyLearner:
         pulls: Sequence[Pull] = (),
         weights: np.ndarray | None = None,
         mask: np.ndarray | None = None,
+        correction: Params | None = None,
     ) -> Params:
         arrays = self.layout.unpack(params)
         target = self.x.mean(axis=0) + generator(seed, "noise").normal(0, 0.01, WIDTH)
         pull = sum(strength * (arrays["weight"] - anchor[:WIDTH]) for strength, anchor in pulls)
+        pull = pull if correction is None else pull + correction[:WIDTH]
         arrays["weight"] += (0.5 * (target - arrays["weight"]) - 0.1 * pull).astype(np.float32)
         arrays["mean"] += np.float32(0.1) * (self.x.mean() - arrays["mean"])
         arrays["steps"] += 1
