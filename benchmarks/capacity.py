@@ -35,7 +35,7 @@ from measuring import HERE, MARK, Sampler, cores, machine, number, say, table
 from service import LIMIT, _address, _disk, _end
 from service_server import PROXY, ROOM, SIZE
 
-from artesian.simulator.executors import SURROUNDINGS
+from artesian.execution.threads import ONE_THREAD
 
 EVERY = 0.02  # seconds between two small requests
 
@@ -125,7 +125,7 @@ def serving(case: Case, folder: Path, samples: int) -> Iterator[Served]:
 
 def environment(size: str, samples: int) -> dict[str, str]:
     """One size, and the surroundings of workers."""
-    return {**os.environ, **SURROUNDINGS, SIZE: size, PROXY: str(samples)}
+    return {**os.environ, **ONE_THREAD, SIZE: size, PROXY: str(samples)}
 
 
 def load(case: Case, served: Served, seconds: float, samples: int) -> subprocess.Popen[str]:

@@ -20,11 +20,11 @@ import numpy as np
 from artesian import CDFL, Experiment, FedAsync, Plan, Start
 from artesian.core import Algorithm, Given, Learner, Receipt, Upload, generator
 from artesian.engine.coordinator import Coordinator
+from artesian.execution.threads import single_threaded
 from artesian.params import Layout, Params, combine, distance, seal
 from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.run import Progress, Simulation
-from artesian.simulator.worker import single_threaded
 from artesian.storage.journal import Journal
 from artesian.testing import ToyLearner, ToyModel, ToyWorld
 

@@ -40,7 +40,7 @@ from typing import Any
 
 from service_server import PROXY, ROOM, SIZE, Spent, model_of
 
-from artesian.simulator.executors import SURROUNDINGS
+from artesian.execution.threads import ONE_THREAD
 
 HERE = Path(__file__).resolve().parent
 WAYS = ("cdfl", "cnn", "null", "null, no store", "echo")
@@ -64,7 +64,7 @@ class Bench:
 
     def environment(self, size: str) -> dict[str, str]:
         """The same for all processes: one size, and the surroundings of workers, so that memory costs all alike."""
-        return {**os.environ, **SURROUNDINGS, SIZE: size, PROXY: str(self.samples)}
+        return {**os.environ, **ONE_THREAD, SIZE: size, PROXY: str(self.samples)}
 
     def load(self, size: str, way: str, clients: int) -> Found:
         """A fresh server, and so many clients."""

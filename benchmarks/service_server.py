@@ -39,10 +39,10 @@ from artesian.core import (
 )
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Stream
+from artesian.execution.threads import single_threaded
 from artesian.learners.arrays import Perceptron
 from artesian.params import Layout, Params, seal
 from artesian.server.federation import Federation
-from artesian.simulator.worker import single_threaded
 
 CLUSTERS = 4
 SIZES = {"40 kB": (64, 132), "2.3 MB": (4536, 128), "45 MB": (11405, 1024)}  # features and hidden units

@@ -36,7 +36,7 @@ from w1_run import Order
 import artesian
 from artesian.data.datasets import images
 from artesian.errors import MissingData
-from artesian.simulator.executors import SURROUNDINGS
+from artesian.execution.threads import ONE_THREAD
 
 DATA = "W1_DATA"
 SAMPLES = 1250
@@ -64,7 +64,7 @@ MALLOC = {
 def surroundings(style: str) -> dict[str, str]:
     """The environment of a measurement: one thread a process; memory kept only where all is tuned."""
     others = {name: value for name, value in os.environ.items() if name not in MALLOC}
-    return others | SURROUNDINGS | (MALLOC if style == "tuned" else {})
+    return others | ONE_THREAD | (MALLOC if style == "tuned" else {})
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ LEVELS = [
     {"algorithms", "engine"},
     {"learners", "data", "execution"},
     {"client", "server", "simulator"},
-    {"config", "workers", "report", "testing", "demo", "cli"},
+    {"config", "report", "testing", "demo", "cli"},
 ]
 ALONE = 4  # the level whose rooms never import each other
 EDGE_ONLY = {"time", "random", "threading", "asyncio", "logging", "multiprocessing", "socket"}

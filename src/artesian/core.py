@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from math import cos, pi
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
@@ -318,6 +319,10 @@ class Model(Protocol):
     def describe(self) -> dict[str, Any]:
         """Name and settings, for the record of a run."""
         return described(self)
+
+    def one_thread(self) -> AbstractContextManager[None]:
+        """Keep the model's own library on one thread while this lasts; nothing to do where there is none."""
+        return nullcontext()
 
 
 @dataclass(frozen=True)

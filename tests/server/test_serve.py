@@ -11,7 +11,7 @@ from artesian.errors import SettingError
 from artesian.server.auth import Tokens
 from artesian.server.service import Service
 from artesian.simulator.run import Simulation
-from artesian.simulator.worker import single_threaded
+from artesian.execution.threads import single_threaded
 from artesian.storage.store import Store
 from artesian.testing import Federation as Toy
 from artesian.testing import ToyModel, ToyWorld

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from artesian.config.experiments import build, tables_of
 from artesian.config.tables import checked, parse_change, settings_of
 from artesian.errors import SettingError
+from artesian.execution.pool import WorkerPool, open_pool
+from artesian.execution.threads import single_threaded, stay_single_threaded
+from artesian.execution.wires import PLAIN
+from artesian.execution.worker import Perform
 from artesian.params import Params
 from artesian.plugins import imported
 from artesian.server.federation import Federation
+from artesian.server.measuring import measurer, proof
 from artesian.server.serve import check_transport, run
 from artesian.server.settings import Settings
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import measuring_learners
-from artesian.simulator.worker import single_threaded
-from artesian.workers import measuring
 
 
 def serve(
@@ -36,9 +41,33 @@ def serve(
     check_transport(host, cert, key, insecure)
     with (
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
-        measuring(federation, settings, source, changes) as crew,
+        measuring_pool(federation, settings, source, changes) as pool,
     ):
-        run(federation, settings, folder, host, port, cert, key, crew)
+        run(federation, settings, folder, host, port, cert, key, pool)
+
+
+@contextmanager
+def measuring_pool(
+    federation: Federation, settings: Settings, source: str, changes: Sequence[str]
+) -> Iterator[WorkerPool | None]:
+    """The workers that measure uploads, started and not yet waited for; None: the server's own threads do it."""
+    if settings.measure == "threads":
+        yield None
+        return
+    place = str(Path(source).resolve()) if Path(source).is_file() else source
+    setup = partial(set_up_measurer, place, tuple(changes), proof(federation))
+    pool = open_pool(settings.measure, setup, settings.measurers, settings.ray_address, PLAIN)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def set_up_measurer(source: str, changes: Sequence[str], wanted: str) -> Perform:
+    """Make this process a worker that measures uploads of a federation, which it builds itself."""
+    federation, _ = load(source, changes)
+    stay_single_threaded(federation.model)
+    return measurer(federation, wanted)
 
 
 def load(source: str, changes: Sequence[str] = ()) -> tuple[Federation, Settings]:

@@ -11,8 +11,8 @@ from artesian.core import ClientId
 from artesian.demo.federation import federation
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import StoreDamaged
+from artesian.execution.threads import single_threaded
 from artesian.server.federation import Federation
-from artesian.simulator.worker import single_threaded
 from artesian.storage.store import Store
 
 Identity = tuple[ClientId, int]  # of an upload: client and number

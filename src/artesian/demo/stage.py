@@ -20,8 +20,8 @@ from artesian.core import ClientId
 from artesian.demo.client import Orders
 from artesian.demo.federation import DATA
 from artesian.errors import ServerFailed, UserError, WorkerLost
+from artesian.execution.threads import ONE_THREAD
 from artesian.server.auth import Tokens
-from artesian.simulator.executors import SURROUNDINGS
 
 PORTS = range(8440, 8540)  # below those that outgoing connections take, so that nobody else does meanwhile
 LOG_LINES = 10
@@ -49,7 +49,7 @@ class Stage:
 
     def start(self, *arguments: str, out: Path, log: Path) -> subprocess.Popen[bytes]:
         """A Python process with its standard output in one file and its complaints in another."""
-        environment = {**os.environ, **SURROUNDINGS, DATA: str(self.folder / "digits.npz")}
+        environment = {**os.environ, **ONE_THREAD, DATA: str(self.folder / "digits.npz")}
         with open(out, "ab") as output, open(log, "ab") as errors:
             process = subprocess.Popen(
                 [sys.executable, *arguments],

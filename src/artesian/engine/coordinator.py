@@ -45,7 +45,7 @@ from artesian.storage.codec import digest, plain_fields, to_tree, with_fields
 
 FINITE = float(np.finfo(np.float32).max)
 Appraisals = Mapping[ClusterId, float]
-Look = Callable[[Upload, Receipt], Evidence]
+Measure = Callable[[Upload, Receipt], Evidence]
 
 
 class Coordinator:
@@ -293,22 +293,20 @@ class Coordinator:
         return receipt
 
     def measure(
-        self, upload: Upload, receipt: Receipt, evidence: Evidence | None = None, look: Look | None = None
+        self, upload: Upload, receipt: Receipt, evidence: Evidence | None = None, by: Measure | None = None
     ) -> Measured:
-        """Look at an admitted upload, clipped where that is asked for. Touches no state, so it may run anywhere.
+        """Measure an admitted upload, clipped where that is asked for. Touches no state, so it may run anywhere.
 
-        `evidence` is what somebody found who measured it before; it counts where nothing was clipped. `look` is
-        somebody who looks at the clipped upload instead of this process.
+        `evidence` is what was measured before, where nothing had to be clipped; `by` measures in place of this process.
         """
         sent, upload = upload, self._clipped(upload)
         if evidence is None or upload is not sent:
-            look = look or self.look
-            evidence = look(upload, receipt)
+            evidence = (by or self.measure_here)(upload, receipt)
         given = self._task_of(upload).models if self.algorithm.needs_given else {}
         return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)), given)
 
-    def look(self, upload: Upload, receipt: Receipt) -> Evidence:
-        """What the algorithm finds in an upload, with the proxies of this process."""
+    def measure_here(self, upload: Upload, receipt: Receipt) -> Evidence:
+        """What the algorithm measures of an upload, with the proxies of this process."""
         return self.algorithm.measure(upload, Given(receipt, self.proxies))
 
     def _clipped(self, upload: Upload) -> Upload:

@@ -14,7 +14,7 @@ from artesian.report.curves import Curve, of_clusters, of_uploads
 from artesian.report.plots import bars, lines
 from artesian.report.runs import COLUMNS, Finished, Row, cells, method, profiled, tables, uneven
 from artesian.simulator.folder import read_json
-from artesian.simulator.stopwatch import PARTS
+from artesian.simulator.profiling import PARTS
 from artesian.storage.files import storage, write_file
 
 MARK = "<!doctype html><!-- a report of artesian -->"

@@ -15,11 +15,12 @@ from types import FrameType
 from typing import Any
 
 from artesian.errors import MissingExtra, SettingError, UserError
+from artesian.execution.pool import WorkerPool
 from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.log import start_logging
-from artesian.server.measuring import Crew
+from artesian.server.measuring import measured_in
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
@@ -34,7 +35,7 @@ def run(
     port: int,
     cert: Path | None,
     key: Path | None,
-    crew: Crew | None,
+    pool: WorkerPool | None,
 ) -> None:
     """Serve until told to stop; then finish what is under way and take a snapshot."""
     try:
@@ -50,10 +51,10 @@ def run(
             snapshot_every=settings.snapshot_every,
             keep_uploads=settings.keep_uploads,
             measurers=settings.measurers,
-            crew=crew,
+            measure=measured_in(pool) if pool else None,
         )
-        if crew is not None:
-            crew.wait()
+        if pool is not None:
+            pool.wait()
         listener = _listen(host, port)
         auth = Auth(first_tokens(folder), store, service.coordinator.state.members)
     except BaseException:

@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from artesian.core import ClientId, Event, Reply, Task, Upload
-from artesian.engine.coordinator import Coordinator
+from artesian.engine.coordinator import Coordinator, Measure
 from artesian.errors import Refused, StorageError, StoreDamaged
 from artesian.server.federation import Federation
-from artesian.server.measuring import Crew
 from artesian.storage.failpoints import reach
 from artesian.storage.store import Store
 
@@ -44,12 +43,12 @@ class Service:
         snapshot_every: int = 100,
         keep_uploads: bool = False,
         measurers: int = 2,
-        crew: Crew | None = None,
+        measure: Measure | None = None,
     ) -> None:
-        """`crew` measures in the place of this process's own threads; it ends with the service."""
+        """`measure` measures uploads elsewhere, in place of this process's own threads."""
         self.coordinator, self.store = coordinator, store
         self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
-        self.counts, self.crew = Counts(), crew
+        self.counts, self._measure = Counts(), measure
         self._since_snapshot = 0
         self._writer = ThreadPoolExecutor(1, "writer")
         self._measurers = ThreadPoolExecutor(measurers, "measurer")
@@ -86,7 +85,7 @@ class Service:
         receipt = await self._write(lambda: self.coordinator.admit(upload), notify=False)
         if receipt is None:  # a retry
             return await self.task(upload.client)
-        measure = partial(self.coordinator.measure, upload, receipt, look=self.crew.look if self.crew else None)
+        measure = partial(self.coordinator.measure, upload, receipt, by=self._measure)
         measured = await asyncio.get_running_loop().run_in_executor(self._measurers, measure)
         replies = await self._write(lambda: self._fold(lambda: self.coordinator.upload(measured)))
         self.counts.uploads += 1
@@ -146,8 +145,6 @@ class Service:
     def close(self) -> None:
         """Finish what is under way, take a snapshot, let go of everything."""
         self._measurers.shutdown(wait=False, cancel_futures=True)  # what was not folded was not acknowledged
-        if self.crew is not None:
-            self.crew.close()
         if self.store is not None:
             self._writer.submit(self._save).result()
         self._writer.shutdown()

@@ -13,8 +13,8 @@ import numpy as np
 from artesian.core import ClientId, ClusterId, Ensemble, Mixture, Notebook, Reply, Task
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
-from artesian.simulator.executors import Promise
-from artesian.simulator.jobs import Look, Place
+from artesian.simulator.executor import Promise
+from artesian.simulator.jobs import Place, Score
 from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
 from artesian.simulator.table import Cell, Table
 
@@ -103,7 +103,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         self.names: list[ClusterId] = list(self.place.world.tests(self.place.seed))
-        self.scorer: Callable[[Look], Promise[float]]  # the executor's, while the run lasts
+        self.scorer: Callable[[Score], Promise[float]]  # the executor's, while the run lasts
         self._rows: deque[UnfinishedRow] = deque()  # in the order they will have
         self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads}
@@ -169,7 +169,7 @@ class Evaluation:
         for client, cycle in cycles.items():
             task = coordinator.preview(client)
             ensemble = self._predicting(task, notebooks.get(client, {}))
-            scores.append(self.scorer(Look(ensemble, client=client, cycle=cycle)))
+            scores.append(self.scorer(Score(ensemble, client=client, cycle=cycle)))
             sizes.append(float(len(self.place.world.visit(self.place.seed, client, cycle).test)))
         if not sum(sizes):
             return (None, None)
@@ -178,7 +178,7 @@ class Evaluation:
     def _score_of(self, name: ClusterId, k: ClusterId, coordinator: Coordinator) -> Promise[float]:
         cluster = coordinator.state.clusters[k]
         if (name, k) not in self._seen or self._seen[name, k][0] != cluster.updated:
-            self._seen[name, k] = cluster.updated, self.scorer(Look(((1.0, cluster.params),), name))
+            self._seen[name, k] = cluster.updated, self.scorer(Score(((1.0, cluster.params),), name))
         return self._seen[name, k][1]
 
     def enter(self, *, wait: bool = False) -> None:
@@ -248,7 +248,7 @@ class Evaluation:
         version = coordinator.state.version
         before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
         known = None if found is None else divergence(entry.mixture, found)
-        score = self.scorer(Look(ensemble, client=client, cycle=entry.cycle))
+        score = self.scorer(Score(ensemble, client=client, cycle=entry.cycle))
         self._rows.append(UnfinishedRow(self.uploads, (*before, score, known, divergence(entry.mixture, even))))
 
 

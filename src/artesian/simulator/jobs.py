@@ -1,10 +1,11 @@
-"""What is worked out, wherever it is: a training, a score. Both are pure functions of what they are given."""
+"""The simulator's jobs: a training, or the score of a model. Both are pure functions, so any worker may do them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Generic, TypeVar
 
 from artesian.core import (
     Algorithm,
@@ -24,12 +25,15 @@ from artesian.core import (
     Upload,
 )
 from artesian.data.datasets import Samples
-from artesian.execution.shared_memory import arrays_of, laid_out
+from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, take_over
+from artesian.execution.threads import stay_single_threaded
+from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
 from artesian.recipes import recipe
 from artesian.simulator.pretraining import measuring_learners
-from artesian.simulator.stopwatch import Stopwatch
+from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
 from artesian.simulator.worlds import World
 
+T = TypeVar("T")
 Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
 Sets = Mapping[ClusterId, Samples]
 
@@ -60,8 +64,8 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Look:
-    """One score: models, and whose test data they meet."""
+class Score:
+    """One evaluation: models, and the test data they are scored on."""
 
     ensemble: Ensemble
     cluster: ClusterId = ""
@@ -69,7 +73,17 @@ class Look:
     cycle: int = 0
 
 
-Work = Job | Look
+Work = Job | Score
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What a worker sends back."""
+
+    found: T
+    spent: Seconds = field(default_factory=dict)  # where the worker's time went
+    packing: float = 0.0  # seconds it took to pickle the job
+    peak: float = 0.0  # the worker's peak memory in MB, without what it shares with others
 
 
 @dataclass(frozen=True)
@@ -134,13 +148,17 @@ class Place:
             evidence = self._measured(fit.upload, job.receipt)
         return Done(fit, before, visit.mixture, evidence)
 
-    def score(self, look: Look, spent: Stopwatch) -> float:
+    def score(self, score: Score, spent: Stopwatch) -> float:
         """How well models do on test data."""
         with spent.part("evaluating"):
-            if not look.client:
-                return self.tests[look.cluster].score(look.ensemble)
-            test = self.world.visit(self.seed, look.client, look.cycle).test
-            return self.model.learner(test.x, test.y).score(look.ensemble)
+            if not score.client:
+                return self.tests[score.cluster].score(score.ensemble)
+            test = self.world.visit(self.seed, score.client, score.cycle).test
+            return self.model.learner(test.x, test.y).score(score.ensemble)
+
+    def do(self, work: Work, spent: Stopwatch) -> Done | float:
+        """Whatever is asked for."""
+        return self.perform(work, spent) if isinstance(work, Job) else self.score(work, spent)
 
     def _measured(self, upload: Upload, receipt: Receipt | None) -> Evidence | None:
         if self.algorithm is None or receipt is None:
@@ -149,3 +167,27 @@ class Place:
             return self.algorithm.measure(upload, Given(receipt, self.proxies))
         except Exception:  # an unsound upload, perhaps: whoever admits it measures again, and says what is wrong
             return None
+
+
+def inline_setup(place: Place, spent: Stopwatch) -> Setup:
+    """How this process does its jobs itself, timed by its own stopwatch."""
+    return lambda: lambda parcel: Parcel(Answer(place.do(parcel.content, spent)))
+
+
+def worker_setup(place: Place) -> Setup:
+    """What makes another process a worker at this place, with all data that were made here."""
+    return partial(_settle_in, place.shared(), made())
+
+
+def _settle_in(place: Place, data: Made) -> Perform:
+    take_over(data)
+    stay_single_threaded(place.model)
+    return partial(_do, place)
+
+
+def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Done | float]]:
+    spent = Stopwatch()
+    found = place.do(parcel.content, spent)
+    seconds = spent.seconds
+    seconds["moving"] += parcel.unpacking
+    return Parcel(Answer(found, seconds, parcel.packing, peak_mb() - shared_mb()))

@@ -11,24 +11,25 @@ from typing import Any
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import JournalDamaged, Stalled, TaskClosed
+from artesian.execution.threads import single_threaded
+from artesian.execution.worker import peak_mb
 from artesian.params import Params
 from artesian.recipes import by_name, registered
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation, UnscoredUpload
-from artesian.simulator.executors import Executor, Means, travels
+from artesian.simulator.executor import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.jobs import Done, Job, Key, Place
+from artesian.simulator.profiling import PARTS, Stopwatch, Timed
 from artesian.simulator.provenance import provenance
 from artesian.simulator.result import Run
 from artesian.simulator.signals import Interruption
 from artesian.simulator.spill import Spill, Spilled, filled
-from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
 from artesian.simulator.table import Table
 from artesian.simulator.transports import CoordinatorTransport, Direct
-from artesian.simulator.worker import peak_mb, single_threaded
 from artesian.storage.older import translated_notebook
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds

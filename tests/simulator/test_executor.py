@@ -7,7 +7,7 @@ import pytest
 from artesian.algorithms import CDFL
 from artesian.config.experiments import simulate
 from artesian.errors import MissingExtra, SettingError
-from artesian.simulator.executors import Means
+from artesian.simulator.executor import Means
 from artesian.simulator.experiment import Experiment
 from artesian.testing import ToyModel, ToyWorld
 
@@ -24,11 +24,11 @@ def test_workers_are_processes_unless_something_else_is_said() -> None:
 @pytest.mark.parametrize(
     ("means", "says"),
     [
-        ({"executor": "rays", "workers": 1}, "an executor is one of ours: got 'rays'; .*ray"),
-        ({"executor": "inline", "workers": 1}, "inline has no workers: got 1"),
-        ({"executor": "processes"}, "processes has a worker at least: got 0; give --workers N"),
-        ({"executor": "ray"}, "ray has a worker at least"),
-        ({"workers": 1, "ray_address": "auto"}, "a Ray address is for the executor ray: got processes"),
+        ({"executor": "rays", "workers": 1}, r"There is no executor 'rays'. Did you mean 'ray'\?"),
+        ({"executor": "inline", "workers": 1}, "The executor inline has no workers. Leave out --workers"),
+        ({"executor": "processes"}, "The executor processes needs at least one worker. Give --workers N"),
+        ({"executor": "ray"}, "The executor ray needs at least one worker"),
+        ({"workers": 1, "ray_address": "auto"}, "The executor processes has no Ray address. Give --executor ray too"),
     ],
 )
 def test_means_that_contradict_each_other_are_refused_before_a_folder_is_made(tmp_path, means, says) -> None:

@@ -1,22 +1,23 @@
-"""Where a run's time goes."""
+"""Where a run's time goes: a stopwatch for the parts of a run, and parcels that know how long they took to travel."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from artesian.core import Ensemble, Learner
 from artesian.params import Params
 
+T = TypeVar("T")
 PARTS = {
     "starting": "reading data, pre-training the clusters",
     "training": "drawing a client's data and following its task's recipe",
-    "measuring": "looking at uploads",
+    "measuring": "measuring uploads on the proxy sets",
     "folding": "folding uploads, and making the tasks that answer them",
     "appraising": "the changed clusters on their own proxy sets",
     "evaluating": "scores for the tables",
@@ -65,7 +66,7 @@ class Stopwatch:
 
 @dataclass(frozen=True)
 class Timed:
-    """A proxy set whose looks at a model count as appraising."""
+    """A proxy set whose use counts as appraising."""
 
     learner: Learner
     spent: Stopwatch
@@ -84,3 +85,32 @@ class Timed:
 
     def train(self, params: Params, **options: Any) -> Params:
         return self.learner.train(params, **options)
+
+
+class Mark:
+    """Notes when it is pickled and when it is unpickled."""
+
+    def __init__(self, packed: float = 0.0) -> None:
+        self.packed, self.unpacked = packed, time.perf_counter()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mark, (time.perf_counter(),)
+
+
+@dataclass(frozen=True)
+class Parcel(Generic[T]):
+    """A content between two marks: fields are pickled and unpickled in their order."""
+
+    first: Mark = field(default_factory=Mark, init=False)
+    content: T
+    last: Mark = field(default_factory=Mark, init=False)
+
+    @property
+    def packing(self) -> float:
+        """The seconds its sender took to pickle it; 0 before it was sent."""
+        return self.last.packed - self.first.packed
+
+    @property
+    def unpacking(self) -> float:
+        """The seconds its receiver took to unpickle it."""
+        return self.last.unpacked - self.first.unpacked

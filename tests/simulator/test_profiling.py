@@ -1,11 +1,13 @@
-"""A stopwatch counts every moment once."""
+"""A stopwatch counts every moment once; a parcel knows how long it took to pack and to unpack."""
 
 from contextlib import suppress
+from multiprocessing.reduction import ForkingPickler
 
+import numpy as np
 import pytest
 
-from artesian.simulator import stopwatch
-from artesian.simulator.stopwatch import PARTS, Stopwatch, Timed
+from artesian.simulator import profiling
+from artesian.simulator.profiling import PARTS, Parcel, Stopwatch, Timed
 from artesian.testing import ToyModel, ToyWorld
 
 
@@ -13,7 +15,7 @@ from artesian.testing import ToyModel, ToyWorld
 def clock(monkeypatch):
     """A clock that only moves when it is told to."""
     hands = [0.0]
-    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: hands[0])
+    monkeypatch.setattr(profiling.time, "perf_counter", lambda: hands[0])
 
     def go(seconds: float) -> None:
         hands[0] += seconds
@@ -66,3 +68,22 @@ def test_a_timed_proxy_says_what_the_proxy_says(clock) -> None:
     assert timed.losses(start).tobytes() == learner.losses(start).tobytes()
     assert timed.score([(1.0, start)]) == learner.score([(1.0, start)])
     assert timed.train(start, seed=1, plan=None).tobytes() == learner.train(start, seed=1, plan=None).tobytes()
+
+
+def test_a_parcel_arrives_with_its_content_and_its_times() -> None:
+    sent = Parcel({"model": np.arange(1e6)})
+    assert sent.packing == 0
+    data = bytes(ForkingPickler.dumps(sent))
+    arrived = ForkingPickler.loads(data)
+    assert np.array_equal(arrived.content["model"], sent.content["model"])
+    assert arrived.packing > 0
+    assert arrived.unpacking > 0
+
+
+def test_marks_stand_around_the_content(monkeypatch) -> None:
+    """Packed at 1 and 2, unpacked at 3 and 4: a clock that ticks whenever it is read."""
+    parcel = Parcel("content")
+    ticks = iter([1.0, 2.0, 3.0, 5.0])
+    monkeypatch.setattr("artesian.simulator.profiling.time.perf_counter", lambda: next(ticks))
+    arrived = ForkingPickler.loads(bytes(ForkingPickler.dumps(parcel)))
+    assert (arrived.packing, arrived.unpacking) == (1.0, 2.0)
