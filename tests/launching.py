@@ -18,7 +18,7 @@ from artesian.testing import ToyModel
 """
 SIMULATING = """
 import sklearn.datasets
-import artesian.config.experiments, artesian.report.runs, artesian.simulator.executors, artesian.simulator.folder
+import artesian.config.experiments, artesian.report.runs, artesian.simulator.executor, artesian.simulator.folder
 """
 
 

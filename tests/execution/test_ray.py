@@ -1,9 +1,12 @@
 """Runs on Ray: the same bits as anywhere, whoever dies; one sentence where no cluster is."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,9 +14,9 @@ import numpy as np
 import pytest
 
 from artesian.algorithms import CDFL, FedAvg, FedSoft
-from artesian.errors import NotFinite, SettingError, Unreachable, WorkerLost
+from artesian.errors import NotFinite, SettingError, WorkerLost
+from artesian.execution import ray as ours
 from artesian.learners.arrays import SoftmaxRegression
-from artesian.simulator import ray as ours
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import Start
 from artesian.simulator.run import Simulation, simulate
@@ -22,6 +25,7 @@ from artesian.testing import ToyModel, ToyWorld
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # its own, of pipes
+WORKING = (b"ray::perform", b"ray::IDLE")  # what Ray calls its workers; its own agents have names like these too
 RAY = {"workers": 2, "executor": "ray"}
 
 
@@ -43,7 +47,7 @@ def cluster():
 
 
 @pytest.mark.parametrize("algorithm", [CDFL(), FedAvg(clients_per_round=4), FedSoft()])
-def test_actors_find_the_same_bits(cluster, tmp_path, algorithm) -> None:
+def test_workers_find_the_same_bits(cluster, tmp_path, algorithm) -> None:
     simulate(toy(algorithm), out=tmp_path / "inline")
     simulate(toy(algorithm), out=tmp_path / "processes", workers=2)
     run = simulate(toy(algorithm), out=tmp_path / "ray", profile=True, **RAY)
@@ -54,23 +58,41 @@ def test_actors_find_the_same_bits(cluster, tmp_path, algorithm) -> None:
     assert parts["main"]["moving"] > 0 == parts["main"]["training"]
 
 
-def test_killed_actors_are_replaced_and_the_bits_stay(cluster) -> None:
+def test_killed_workers_are_replaced_and_the_bits_stay(cluster) -> None:
     killed = []
 
     def kill(progress) -> None:
         if progress.uploads in (7, 8, 20):
-            killed.append(simulation.executor._hands[0])
-            ray.kill(killed[-1].actor)
+            wait_for(at_work)
+            killed.append(at_work())
+            for pid in killed[-1]:
+                os.kill(pid, signal.SIGKILL)
 
     simulation, one = Simulation(toy(), 0, progress=kill, **RAY), Simulation(toy(), 0)
     simulation.run()
     one.run()
-    assert len(killed) == 3
+    assert len(killed) == 3 and all(killed)
     assert simulation.coordinator.digest() == one.coordinator.digest()
     assert list(simulation.evaluation.uploads) == list(one.evaluation.uploads)
 
 
-def test_actors_need_no_data_files(cluster, tmp_path) -> None:
+def wait_for(holds, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def at_work() -> list[int]:
+    """The processes in which Ray does jobs now, or did the last."""
+    found = []
+    for pid in descendants(os.getpid()):
+        with suppress(OSError):
+            found += [pid] if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(WORKING) else []
+    return found
+
+
+def test_workers_need_no_data_files(cluster, tmp_path) -> None:
     """All they draw from comes from the main process."""
     path = tmp_path / "d.npz"
     x = np.random.default_rng(0).integers(0, 256, (600, 20, 20), np.uint8)
@@ -129,8 +151,8 @@ class Killer(ToyModel):
         return super().learner(x, y)
 
 
-def test_a_training_that_kills_every_actor_ends_the_run(cluster) -> None:
-    with pytest.raises(WorkerLost, match=r"one training lost 3 times .*--resume"):
+def test_a_training_that_kills_every_worker_ends_the_run(cluster) -> None:
+    with pytest.raises(WorkerLost, match=r"One job lost 3 workers\. .*--resume"):
         simulate(toy(model=Killer(home=os.getpid())), **RAY)
 
 
@@ -146,12 +168,12 @@ def _refuse(home: int) -> Stranger:
     raise RuntimeError("this node lacks the data")
 
 
-def test_actors_that_die_at_their_start_end_the_run(cluster) -> None:
+def test_workers_that_cannot_start_end_the_run(cluster) -> None:
     @dataclass(frozen=True)
     class Nowhere(ToyModel):
         stranger: Stranger = Stranger()
 
-    with pytest.raises(WorkerLost, match=r"3 that died at their start .*this node lacks the data"):
+    with pytest.raises(WorkerLost, match=r"A worker could not start: .*this node lacks the data"):
         simulate(toy(model=Nowhere()), **RAY)
 
 
@@ -161,12 +183,12 @@ class Refusing(ToyModel):
 
     def learner(self, x, y):
         if os.getpid() != self.home:
-            raise NotFinite("data are sound", "others", "look at them")
+            raise NotFinite("The data hold NaN", "Remove it")
         return super().learner(x, y)
 
 
 def test_a_training_that_fails_fails_as_anywhere(cluster) -> None:
-    with pytest.raises(NotFinite, match="data are sound: got others; look at them"):
+    with pytest.raises(NotFinite, match=r"The data hold NaN\. Remove it\."):
         simulate(toy(model=Refusing(home=os.getpid())), **RAY)
 
 
@@ -179,11 +201,11 @@ def test_of_trainings_that_fail_one_is_named() -> None:
     surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     surroundings.pop("RAY_IGNORE_UNHANDLED_ERRORS", None)  # what a run in this process may have left
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, env=surroundings)
-    assert (told.returncode, told.stderr) == (0, "data are sound: got others; look at them\n")
+    assert (told.returncode, told.stderr) == (0, "The data hold NaN. Remove it.\n")
 
 
 def test_a_process_is_in_one_cluster(cluster) -> None:
-    with pytest.raises(SettingError, match="a process is in one cluster"):
+    with pytest.raises(SettingError, match="in a Ray cluster already"):
         simulate(toy(), ray_address="127.0.0.1:6379", **RAY)
 
 
@@ -238,20 +260,20 @@ def test_a_run_joins_a_cluster_by_its_address_and_leaves_it(cluster) -> None:
     assert all(line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines())
     told = command("--workers", "3", RAY_ADDRESS=address)
     assert told.returncode == 2
-    assert told.stderr == f"error: every worker has a CPU of the cluster: got 3 for 2 at {address}; use fewer\n"
+    assert told.stderr == "error: The Ray cluster has 2 CPUs, too few for 3 workers. Use fewer workers.\n"
 
 
 def test_an_address_nobody_listens_at_is_one_sentence() -> None:
     told = command("--workers", "1", RAY_ADDRESS="127.0.0.1:1")
     assert told.returncode == 1
-    assert told.stderr.startswith("error: a Ray cluster answers at its address: got 127.0.0.1:1 (Conn")
+    assert told.stderr.startswith("error: No Ray cluster answers at 127.0.0.1:1 (Conn")
     told = command("--workers", "1", "--ray-address", "nonsense")
     assert told.returncode == 2 and "host:port" in told.stderr
 
 
 def test_somebody_else_at_the_address_is_one_sentence() -> None:
     code = (
-        "import sys; from artesian.simulator import ray; ray.JOIN_WITHIN = 1.0; from artesian.cli import main;"
+        "import sys; from artesian.execution import ray; ray.JOIN_WITHIN = 1.0; from artesian.cli import main;"
         " sys.argv = ['artesian', *sys.argv[1:]]; main()"
     )
     with socket.create_server(("127.0.0.1", 0)) as mute:
@@ -259,13 +281,26 @@ def test_somebody_else_at_the_address_is_one_sentence() -> None:
         given = ["simulate", "digits-2", "--executor", "ray", "--workers", "1", "--ray-address", address]
         told = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, timeout=240)
     assert told.returncode == 1
-    assert f"got {address} (no answer within 1 s)" in told.stderr
+    assert f"at {address} (no answer within 1 s)" in told.stderr
 
 
 def test_a_cluster_that_has_no_room_is_not_waited_for(cluster, monkeypatch) -> None:
     monkeypatch.setattr(ours, "START_WITHIN", 0.1)
-    held = [ray.remote(num_cpus=1)(ours.Worker).remote(None, []) for _ in range(2)]
-    with pytest.raises((WorkerLost, Unreachable), match="room for one actor"):
+
+    class Holder:
+        """Holds a CPU."""
+
+        def hold(self) -> None:
+            """Answer once it does."""
+
+    held = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(2)]
+    ray.get([actor.hold.remote() for actor in held])
+    with pytest.raises(WorkerLost, match="had no room for 2 workers within 0 s"):
         simulate(toy(), **RAY)
     for actor in held:
         ray.kill(actor)
+
+
+def test_a_session_of_the_callers_own_with_too_few_cpus_is_refused(cluster) -> None:
+    with pytest.raises(SettingError, match="has 2 CPUs, too few for 3 workers"):
+        simulate(toy(), workers=3, executor="ray")

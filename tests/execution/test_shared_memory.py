@@ -17,10 +17,9 @@ from artesian.config.experiments import load, simulate
 from artesian.data.datasets import Samples, images
 from artesian.data.people import people
 from artesian.execution import shared_memory as blocks
+from artesian.execution.processes import Processes
 from artesian.execution.shared_memory import Block, arrays_of, laid_out, made, once
-from artesian.simulator.executors import Processes
-from artesian.simulator.jobs import Place
-from artesian.simulator.stopwatch import PARTS, Stopwatch
+from artesian.simulator.jobs import Place, worker_setup
 from artesian.simulator.worlds import DigitWorld, LabelGroups, Natural, Rotated
 from artesian.simulator.worlds.dealing import flat_images
 from artesian.testing import ToyModel
@@ -97,7 +96,7 @@ def test_what_was_made_last_is_kept() -> None:
     blocks.EVERY.remove(make)
 
 
-def _look(path: str) -> tuple[int, bool, bool]:
+def _seen(path: str) -> tuple[int, bool, bool]:
     """In a worker: who it is, whether data are protected, and whether their file was needed."""
     return os.getpid(), images(path).x.flags.writeable, Path(path).exists()
 
@@ -108,7 +107,7 @@ def test_workers_need_no_file_any_more(tmp_path) -> None:
     images(name)
     Path(name).unlink()
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=blocks.take_over, initargs=(made(),)) as pool:
-        worker, writable, exists = pool.submit(_look, name).result()
+        worker, writable, exists = pool.submit(_seen, name).result()
     assert worker != os.getpid() and not writable and not exists
 
 
@@ -181,13 +180,14 @@ def test_people_are_held_once_too(tmp_path) -> None:
 @LINUX
 def test_workers_map_the_memory_of_the_main_process(tmp_path) -> None:
     world = Rotated(pictures(tmp_path / "d.npz"), 2, 4, 5, 9, proxy_images=20, test_images=30, client_test_samples=5)
-    crew = Processes(Place(world, ToyModel(), 0), 2, Stopwatch(), dict.fromkeys(PARTS, 0.0))
+    pool = Processes(worker_setup(Place(world, ToyModel(), 0)), 2)
     try:
-        one, other = crew._pool._processes
-        wait_for(lambda: len(mapped(one)) >= 4 and mapped(one) == mapped(other))  # both have settled in
-        assert mapped(one) <= mapped(os.getpid())
+        pool.wait()
+        one, other = map(mapped, pool.pids)
+        assert len(one) >= 4 and one == other
+        assert one <= mapped(os.getpid())
     finally:
-        crew.close()
+        pool.close()
 
 
 def mapped(pid: int) -> set[str]:

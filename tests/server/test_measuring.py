@@ -3,24 +3,26 @@
 import json
 import os
 import signal
-import socket
 import sqlite3
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
 import pytest
-from promises.federation import APP, SECRET, Process, answer, federation, until
+from promises.federation import APP, MODEL, SECRET, Process, answer, federation, until
 
+from artesian.config.federations import measuring_pool
 from artesian.core import Receipt, Upload
-from artesian.errors import MissingExtra, NotFinite, WorkerLost
+from artesian.errors import MissingExtra, SettingError, WorkerLost
+from artesian.execution.pool import TRIES
 from artesian.params import seal
 from artesian.server.app import decode_task
-from artesian.server.measuring import TRIES, Crew, Lost, answered, found, packed, receive, send, unpacked
+from artesian.server.measuring import measured_in, measurer, proof
 from artesian.server.settings import Settings
+from artesian.storage.codec import from_tree, to_tree
 from artesian.storage.store import Store
-from artesian.workers import measuring
 
 PROCESSES = ("--measure", "processes", "--measurers", "2")
 UPLOAD = Upload("c0", 1, 5, {"k0": seal(np.arange(7, dtype=np.float32))}, {"k0": 0.1}, {"loss": 0.3})
@@ -33,7 +35,7 @@ def workers(pid: int) -> set[int]:
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == pid and b"artesian.workers" in (path / "cmdline").read_bytes():
+            if parent == pid and b"multiprocessing.spawn" in (path / "cmdline").read_bytes():
                 found.add(int(path.name))
         except OSError:
             pass
@@ -60,119 +62,51 @@ def measured(folder: Path) -> list[tuple[str, int]]:
     return [(e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload"]
 
 
-# how it travels
-
-
-def test_what_travels_arrives_bit_for_bit() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        large = Upload("c0", 1, 5, {"k0": seal(np.random.default_rng(0).normal(size=300_000).astype(np.float32))})
-        sender = threading.Thread(target=lambda: [send(ours, packed(value)) for value in (large, RECEIPT, np.nan)])
-        sender.start()
-        got = [unpacked(receive(theirs)) for _ in range(3)]
-        sender.join()
-        assert got[0]["models"]["k0"].tobytes() == large.params.tobytes()
-        assert not got[0]["models"]["k0"].flags.writeable
-        (empty, ones), want = got[1]["memo"]["$x"], RECEIPT.memo["$x"]
-        assert (empty.shape, empty.dtype) == ((2, 0), np.float64)
-        assert (ones == want[1]).all() and ones.dtype == np.int64
-        assert np.isnan(got[2])
-        ours.close()
-        with pytest.raises(EOFError):
-            receive(theirs)
-
-
-def test_an_answer_is_evidence_or_what_went_wrong() -> None:
-    def refuse(upload, receipt):
-        raise NotFinite("a rule", "this", "do that")
-
-    seen = []
-    told = answered(
-        lambda upload, receipt: seen.append((upload, receipt)) or {"loss": float("nan")}, packed(question())
-    )
-    assert np.isnan(found(unpacked(packed(told)))["loss"])
-    assert seen[0][0].mixture == UPLOAD.mixture and seen[0][1].wanted == ("k0",)
-    with pytest.raises(NotFinite, match="a rule: got this; do that"):
-        found(answered(refuse, packed(question())))
-    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
-        found(answered(lambda *_: {"loss": 1 / 0}, packed(question())))
-
-
-def question() -> dict:
-    return {"upload": UPLOAD, "receipt": RECEIPT}
+# the pool, as the server uses it
 
 
 class Scripted:
-    """A worker that does what it is told."""
+    """A pool of workers that answer as told; None: all of them were lost."""
 
-    def __init__(self, answers: list, proof: str = "same") -> None:
-        self.answers, self.proof, self.closed = answers, proof, False
+    workers = 1
 
-    def greet(self) -> str:
-        return self.proof
+    def __init__(self, *answers: float | None) -> None:
+        self.answers, self.jobs = list(answers), []
 
-    def ask(self, question):
-        told = self.answers.pop(0)
+    def submit(self, job) -> Future:
+        self.jobs.append(job)
+        told, done = self.answers.pop(0), Future()
         if told is None:
-            raise Lost("told to")
-        return {"evidence": {"loss": told}}
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def crew_of(*scripts: Scripted, count: int = 1) -> Crew:
-    hired = list(scripts)
-    crew = Crew(lambda: hired.pop(0), count, "same")
-    crew.wait()
-    return crew
+            done.set_exception(WorkerLost("One job lost 3 workers", "Use fewer"))
+        else:
+            done.set_result({"loss": told})
+        return done
 
 
-def test_a_lost_worker_is_replaced_and_the_upload_measured_again(caplog) -> None:
-    first, second = Scripted([1.0, None]), Scripted([2.0, 3.0])
-    crew = crew_of(first, second)
-    assert [crew.look(UPLOAD, RECEIPT)["loss"] for _ in range(3)] == [1.0, 2.0, 3.0]
-    assert first.closed and not second.closed
-    assert "a measurer was lost: c0, upload 1: told to" in caplog.text
-    crew.close()
-    assert second.closed
+def test_an_upload_travels_as_a_tree_and_comes_back_as_evidence() -> None:
+    pool = Scripted(0.5)
+    assert measured_in(pool)(UPLOAD, RECEIPT) == {"loss": 0.5}
+    (job,) = pool.jobs
+    assert from_tree(Upload, job["upload"]).mixture == UPLOAD.mixture
+    assert from_tree(Receipt, job["receipt"]).wanted == ("k0",)
 
 
 def test_an_upload_that_loses_one_worker_after_another_is_refused_and_the_next_is_measured(caplog) -> None:
-    crew = crew_of(*(Scripted([None]) for _ in range(TRIES)), Scripted([4.0]))
-    with pytest.raises(WorkerLost, match="3 measurers lost over it; come back later"):
-        crew.look(UPLOAD, RECEIPT)
+    measure = measured_in(Scripted(None, 4.0))
+    with pytest.raises(WorkerLost, match=r"could not be measured\. One job lost 3 workers\. Send it again later\."):
+        measure(UPLOAD, RECEIPT)
     assert "gave up measuring" in caplog.text
-    assert crew.look(UPLOAD, RECEIPT) == {"loss": 4.0}
+    assert measure(UPLOAD, RECEIPT) == {"loss": 4.0}
 
 
-def test_a_fresh_worker_that_builds_something_else_is_not_used(caplog) -> None:
-    crew = crew_of(Scripted([None]), Scripted([7.0], "other"), Scripted([8.0]))
-    assert crew.look(UPLOAD, RECEIPT) == {"loss": 8.0}
-    assert "another federation" in caplog.text
-
-
-def test_a_worker_that_cannot_be_replaced_is_tried_again(caplog) -> None:
-    def hire():
-        if hired:
-            return hired.pop(0)
-        raise BlockingIOError("no more processes")
-
-    hired = [Scripted([None, None, None])]
-    crew = Crew(hire, 1, "same")
-    crew.wait()
-    with pytest.raises(WorkerLost):
-        crew.look(UPLOAD, RECEIPT)
-    hired.append(Scripted([5.0]))
-    crew._workers[0].answers.append(None)
-    assert crew.look(UPLOAD, RECEIPT) == {"loss": 5.0}
-
-
-def test_nobody_is_hired_once_the_crew_ends() -> None:
-    crew = crew_of(Scripted([None]))
-    crew.close()
-    with pytest.raises(WorkerLost, match="stopping"):
-        crew.look(UPLOAD, RECEIPT)
+def test_a_measurer_measures_like_the_coordinator_and_only_with_the_same_proof() -> None:
+    served = federation()
+    perform = measurer(served, proof(served))
+    upload, receipt = Upload("c0", 1, 5, {"k0": MODEL.start(3)}, {}, {}), Receipt(1, 0, "train", ("k0",))
+    told = perform({"upload": to_tree(upload), "receipt": to_tree(receipt)})
+    assert told == served.begin().measure_here(upload, receipt) and told
+    with pytest.raises(SettingError, match="built a different federation"):
+        measurer(served, "another")
 
 
 def test_a_ray_address_is_for_ray() -> None:
@@ -182,7 +116,7 @@ def test_a_ray_address_is_for_ray() -> None:
 
 def test_ray_that_is_not_installed_names_its_pip_command(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    asked = measuring(federation(), Settings(measure="ray"), "served:federation", ())
+    asked = measuring_pool(federation(), Settings(measure="ray"), "served:federation", ())
     with pytest.raises(MissingExtra, match=r"pip install 'artesian\[ray\]'"), asked:
         pass
 
@@ -278,7 +212,7 @@ def test_a_worker_killed_while_it_measures_costs_nobody_anything(tmp_path) -> No
     process.upload("c0", second)
     assert process.stop(signal.SIGTERM) == 0
     assert measured(tmp_path) == [("c0", 1), ("c0", 2)]
-    assert (tmp_path / "log").read_text().count("a measurer was lost") == 1
+    assert (tmp_path / "log").read_text().count("A worker was lost") == 1
 
 
 @pytest.mark.heavy
@@ -298,7 +232,7 @@ def test_an_upload_that_kills_every_worker_is_refused_and_may_come_again(tmp_pat
     body = answer("c0", task)
     status, told = process.request("PUT", "/v1/clients/c0/uploads/1", SECRET, body)
     assert status == 503
-    assert json.loads(told)["error"] == "WorkerLost" and json.loads(told)["got"] == "3 measurers lost over it"
+    assert json.loads(told)["error"] == "WorkerLost" and "One job lost 3 workers" in told.decode()
     assert len(list(tmp_path.glob("died-*"))) == TRIES
     assert measured(tmp_path) == []
     (tmp_path / "mended").touch()
@@ -350,7 +284,7 @@ def test_a_server_that_ends_leaves_nobody_behind(tmp_path, number) -> None:
 @pytest.mark.parametrize(
     ("hook", "status", "error"),
     [
-        ("raise NotFinite('a rule', 'this', 'do that')", 422, "NotFinite"),
+        ("raise NotFinite('What happened', 'What to do')", 422, "NotFinite"),
         ("return {'loss': float('nan')}", 422, "NotFinite"),
     ],
     ids=["refusal", "nan"],
@@ -369,14 +303,14 @@ def test_what_measuring_refuses_is_refused_alike(tmp_path, hook, status, error) 
 @pytest.mark.heavy
 def test_a_federation_that_is_another_in_every_process_is_refused_at_the_start(tmp_path) -> None:
     app = APP.replace("WORLD.proxies(0)", "WORLD.proxies(__import__('os').getpid())")
-    with pytest.raises(AssertionError, match="give every random draw a seed"):
+    with pytest.raises(AssertionError, match="Give every random draw a seed"):
         Process(tmp_path, *PROCESSES, app=app)
 
 
 @pytest.mark.heavy
 def test_a_worker_that_cannot_start_ends_the_server_with_its_words(tmp_path) -> None:
-    app = APP + "\nif 'workers' in __import__('sys').argv[0]: raise RuntimeError('no data here')\n"
+    app = APP + "\nif __import__('multiprocessing').parent_process(): raise RuntimeError('no data here')\n"
     with pytest.raises(AssertionError, match="no data here"):
         Process(tmp_path, *PROCESSES, app=app)
     said = (tmp_path / "log").read_text()
-    assert "a measurer comes up" in said and "Traceback" not in said
+    assert "Traceback" not in said

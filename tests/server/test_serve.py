@@ -8,10 +8,10 @@ import pytest
 from artesian.algorithms import FedAsync
 from artesian.config.federations import load, serve_experiment
 from artesian.errors import SettingError
+from artesian.execution.threads import single_threaded
 from artesian.server.auth import Tokens
 from artesian.server.service import Service
 from artesian.simulator.run import Simulation
-from artesian.execution.threads import single_threaded
 from artesian.storage.store import Store
 from artesian.testing import Federation as Toy
 from artesian.testing import ToyModel, ToyWorld

@@ -22,8 +22,8 @@ from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.pretraining import Start
-from artesian.simulator.run import Progress, Simulation, simulate
 from artesian.simulator.profiling import PARTS
+from artesian.simulator.run import Progress, Simulation, simulate
 from artesian.simulator.transports import Direct
 from artesian.storage.journal import Journal
 from artesian.testing import InProcess, ToyModel, ToyWorld

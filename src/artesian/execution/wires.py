@@ -35,11 +35,10 @@ class Outcome:
 
     @classmethod
     def of(cls, work: Callable[[], Any]) -> Outcome:
-        """Do some work; an error is kept, with the traceback of this process as a note."""
+        """Do some work, and keep the error it may end with."""
         try:
             return cls(work())
         except Exception as error:
-            error.add_note(f"In a worker:\n{traceback.format_exc()}")
             return cls(error=error)
 
     def get(self) -> Any:
@@ -59,7 +58,7 @@ class Wire(Protocol):
 
 
 class Pickles:
-    """Any value, between processes of one program."""
+    """Any value, between processes of one program. Unexpected errors bring the worker's traceback as a note."""
 
     def send(self, channel: Connection, job: Any) -> None:
         channel.send(job)
@@ -68,6 +67,8 @@ class Pickles:
         return channel.recv()
 
     def answer(self, channel: Connection, outcome: Outcome) -> None:
+        if outcome.error is not None and not isinstance(outcome.error, ArtesianError):
+            outcome.error.add_note("In a worker:\n" + "".join(traceback.format_exception(outcome.error)))
         try:
             channel.send(outcome)
         except OSError:
