@@ -65,8 +65,12 @@ class Watched(SoftmaxRegression):
         with open(Path(self.folder) / "notes", "a") as file:  # lines this short are written whole
             file.write(json.dumps(note) + "\n")
         wait_until(lambda: len({note["pid"] for note in notes(self.folder)}) >= WORKERS)  # a slow one is waited for
-        if len(notes(self.folder)) > WARM and self.doomed in ("any", node):
+        if len(notes(self.folder)) <= WARM or not self.doomed:
+            return
+        if self.doomed in ("any", node):
             self._stop()
+        else:  # so that the next training is done on the doomed node
+            wait_until((Path(self.folder) / "stopped").exists)
 
     def _stop(self) -> None:
         """The first to come here stays, until it is killed."""

@@ -18,7 +18,7 @@ from artesian.data.datasets import Samples, images
 from artesian.data.people import people
 from artesian.execution import shared_memory as blocks
 from artesian.execution.processes import Processes
-from artesian.execution.shared_memory import Block, arrays_of, laid_out, made, once
+from artesian.execution.shared_memory import SharedArray, arrays_of, laid_out, made, once
 from artesian.simulator.jobs import Place, worker_setup
 from artesian.simulator.worlds import DigitWorld, LabelGroups, Natural, Rotated
 from artesian.simulator.worlds.dealing import flat_images
@@ -40,7 +40,7 @@ def pictures(path: Path, shape: tuple[int, ...] = (20, 20), count: int = 600, **
 
 @pytest.mark.parametrize("array", [np.arange(40_000.0), np.zeros((3, 90_000), np.uint8), np.array(["ann"] * 9000)])
 def test_a_block_holds_the_same_bits_and_refuses_to_be_written(array) -> None:
-    held = Block(array).array
+    held = SharedArray(array).array
     assert held.dtype == array.dtype and held.shape == array.shape and held.tobytes() == array.tobytes()
     with pytest.raises(ValueError, match="read-only"):
         held[...] = held[0]
@@ -51,25 +51,25 @@ def test_a_block_holds_the_same_bits_and_refuses_to_be_written(array) -> None:
 def test_without_memory_files_a_temporary_file_does(monkeypatch) -> None:
     monkeypatch.delattr(os, "memfd_create", raising=False)
     array = np.arange(20_000.0)
-    assert np.array_equal(Block(array).array, array)
+    assert np.array_equal(SharedArray(array).array, array)
 
 
 def test_arrays_of_any_order_are_laid_out_as_they_read() -> None:
     turned = np.asfortranarray(np.arange(30_000.0).reshape(100, 300))
-    assert np.array_equal(Block(turned).array, turned)
-    assert np.array_equal(Block(turned[::-1]).array, turned[::-1])
+    assert np.array_equal(SharedArray(turned).array, turned)
+    assert np.array_equal(SharedArray(turned[::-1]).array, turned[::-1])
 
 
 def test_small_arrays_stay_where_they_are_and_are_protected_too() -> None:
     mine = np.arange(4)
     slip = laid_out(Samples(np.zeros(20_000), mine))
-    assert isinstance(slip.x, Block) and np.shares_memory(slip.y, mine)
+    assert isinstance(slip.x, SharedArray) and np.shares_memory(slip.y, mine)
     seen = arrays_of(slip)
     assert not seen.x.flags.writeable and not seen.y.flags.writeable and mine.flags.writeable
 
 
 def test_files_of_blocks_are_closed_with_them() -> None:
-    block = Block(np.zeros(20_000))
+    block = SharedArray(np.zeros(20_000))
     array, file = block.array, block._file
     del block
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -78,7 +78,7 @@ def test_files_of_blocks_are_closed_with_them() -> None:
 
 
 def test_a_block_sent_by_pickle_is_a_copy() -> None:
-    block = Block(np.arange(20_000.0))
+    block = SharedArray(np.arange(20_000.0))
     assert np.array_equal(pickle.loads(pickle.dumps(block)), block.array)
 
 

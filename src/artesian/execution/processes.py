@@ -34,11 +34,16 @@ class Processes:
 
     def __init__(self, setup: Setup, workers: int, wire: Wire = PICKLES) -> None:
         self.workers, self._setup, self._wire, self._closed = workers, setup, wire, False
-        self._members = [self._hire() for _ in range(workers)]
+        self._members: list[WorkerProcess] = []
         self._idle: SimpleQueue[WorkerProcess] = SimpleQueue()
-        for worker in self._members:
-            self._idle.put(worker)
         self._threads = ThreadPoolExecutor(workers, "worker")
+        try:
+            for _ in range(workers):
+                self._members.append(self._hire())
+                self._idle.put(self._members[-1])
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def pids(self) -> list[int]:

@@ -44,7 +44,7 @@ class RayTasks:
     """
 
     def __init__(self, setup: Setup, workers: int, address: str | None = None) -> None:
-        self.workers, self._pending = workers, set[Future[Any]]()
+        self.workers, self._pending, self._closed = workers, set[Future[Any]](), False
         with ExitStack() as end:
             self._ray = end.enter_context(cluster(workers, address))
             options = {
@@ -62,10 +62,14 @@ class RayTasks:
         starts = [self._start.remote(*self._setup) for _ in range(self.workers)]
         try:
             self._ray.get(starts, timeout=START_WITHIN)
+        except self._ray.exceptions.GetTimeoutError:
+            raise WorkerLost(f"Ray's workers were not ready within {START_WITHIN:.0f} s", "Use fewer workers") from None
         except self._ray.exceptions.RayError as error:
             raise self._as_ours(error) from None
 
     def submit(self, job: Any) -> Future[Any]:
+        if self._closed:
+            raise stopped()
         ref = self._perform.remote(*self._setup, job)
         future: Future[Any] = Future()
         self._pending.add(future)
@@ -74,6 +78,7 @@ class RayTasks:
         return future
 
     def close(self) -> None:
+        self._closed = True
         for future in list(self._pending):
             with suppress(InvalidStateError):  # it has just ended
                 future.set_exception(stopped())

@@ -1,4 +1,4 @@
-"""Data in memory that workers map: made once by the main process, and held once however many look at them.
+"""Data in memory that workers map: made once by the main process, and held once however many use them.
 
 A block is memory without a name. A worker that is started gets its descriptor and maps the same pages, so nothing is
 left to clean up, however a process ends. Blocks of data sets are read-only: whoever writes into one gets an error.
@@ -28,7 +28,7 @@ V = TypeVar("V")
 LEAST = 1 << 16  # bytes of an array that is worth a block; smaller ones are copied
 
 
-class Block:
+class SharedArray:
     """One array in memory without a name.
 
     Sent to a process that is being started, it arrives as an array of the same memory; sent anywhere else, as a copy.
@@ -80,12 +80,12 @@ def laid_out(value: V, own: bool = False) -> V:
 
 def arrays_of(slip: V) -> V:
     """The value whose arrays these blocks hold."""
-    return swapped(slip, Block, lambda block: block.array)
+    return swapped(slip, SharedArray, lambda block: block.array)
 
 
-def _laid_out(array: np.ndarray, own: bool) -> Block | np.ndarray:
+def _laid_out(array: np.ndarray, own: bool) -> SharedArray | np.ndarray:
     if array.nbytes >= LEAST and not array.dtype.hasobject:
-        return Block(array, own)
+        return SharedArray(array, own)
     seen = array.view()
     seen.flags.writeable = own and array.flags.writeable
     return seen

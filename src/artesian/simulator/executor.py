@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from artesian.params import Params
 from artesian.simulator.jobs import Answer, Done, Job, Key, Place, Score, Work, inline_setup, worker_setup
 from artesian.simulator.profiling import Parcel, Stopwatch
 from artesian.simulator.spill import Spill
+from artesian.storage.nested import swapped
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -75,7 +77,7 @@ class Executor:
     def receive(self, future: Future[Parcel[Answer[T]]]) -> T:
         """Wait for an answer; packing and unpacking meanwhile count as moving."""
         try:
-            with self.spent.part("waiting"):
+            with nullcontext() if future.done() else self.spent.part("waiting"):
                 parcel = future.result()
         except WorkerLost as lost:
             raise WorkerLost(lost.problem, "Check memory, use fewer --workers, then go on with --resume") from None
@@ -151,20 +153,17 @@ def travels(value: Any) -> bool:
 
 def _reunited(job: Job, done: Done) -> Done:
     """What the notebook got back as it was sent is the array we have: clients who keep the same share one copy."""
-    before, book = job.notebook, done.fit.notebook
-    kept = [array for array in (before.own, before.origin) if array is not None]
-    known = [*job.task.models.values(), *before.directions.values(), *kept]
+    known: list[Params] = list(job.task.models.values())
+    swapped(job.notebook, np.ndarray, known.append)
 
     def ours(array: Params) -> Params:
         return next((one for one in known if _same(one, array)), array)
 
-    ways = {k: ours(way) for k, way in book.directions.items()}
-    own = None if book.own is None else ours(book.own)
-    origin = None if book.origin is None else ours(book.origin)
-    shared = replace(book, own=own, origin=origin, directions=ways)
-    return replace(done, fit=replace(done.fit, notebook=shared))
+    return replace(done, fit=replace(done.fit, notebook=swapped(done.fit.notebook, np.ndarray, ours)))
 
 
 def _same(one: Params, other: Params) -> bool:
     """The same bits: 0 and -0 differ, and a NaN is like itself."""
-    return one.shape == other.shape and np.array_equal(one.view(np.uint32), other.view(np.uint32))
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))

@@ -168,4 +168,4 @@ def _bytes(array: np.ndarray) -> memoryview:
 
 
 def _cut_short() -> int:
-    raise OSError("the file of spilled vectors was cut short")
+    raise OSError("The file of spilled vectors was cut short")
