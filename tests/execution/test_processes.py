@@ -260,4 +260,4 @@ def test_killed_workers_of_a_run_are_replaced_and_the_bits_stay(caplog) -> None:
     one.run()
     assert len(killed) == 3 and "A worker was lost" in caplog.text
     assert simulation.coordinator.digest() == one.coordinator.digest()
-    assert list(simulation.watch.uploads) == list(one.watch.uploads)
+    assert list(simulation.evaluation.uploads) == list(one.evaluation.uploads)
