@@ -185,7 +185,7 @@ def _estimate(coordinator: Coordinator, upload: Upload, seconds: float) -> dict[
 # with timers
 
 PARTS = (  # what a part is called ("group: part"), and where it is
-    ("receive: decode", "artesian.server.app", "decode"),
+    ("receive: decode", "artesian.server.messages", "decode"),
     ("admit", "artesian.engine.coordinator", "Coordinator.admit"),
     ("estimation: measure", "artesian.engine.coordinator", "Coordinator.measure"),
     ("estimation: appraise", "artesian.engine.coordinator", "Coordinator._appraise"),
@@ -199,7 +199,7 @@ PARTS = (  # what a part is called ("group: part"), and where it is
     ("shelf", "artesian.storage.open_tasks", "OpenTasks.__setitem__"),
     ("shelf: drop", "artesian.storage.open_tasks", "OpenTasks.__delitem__"),
     ("snapshot", "artesian.storage.store", "Store.save"),
-    ("answer: encode", "artesian.server.app", "_encoded"),
+    ("answer: encode", "artesian.server.routes", "task_pieces"),
 )
 INNER = (  # parts of the group around them
     ("digest", "artesian.storage.codec", "fingerprint"),

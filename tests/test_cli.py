@@ -411,7 +411,7 @@ def test_a_full_disk_is_the_machines_fault_and_loses_nothing(tmp_path) -> None:
     command = [sys.executable, "-c", script, "30000", *arguments, "--out", str(out)]
     told = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert told.returncode == 1, told.stderr
-    assert "the disk is full" in told.stderr
+    assert "The disk is full" in told.stderr
     assert "Traceback" not in told.stderr
     assert not list(out.rglob("*.tmp"))
     resumed = artesian(*arguments, "--out", str(out), "--resume")

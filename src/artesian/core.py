@@ -225,6 +225,7 @@ class Plan:
         return cls(**{f.name: settings[f.name] for f in fields(cls) if f.name in settings})
 
 
+@runtime_checkable
 class Learner(Protocol):
     """One body of data: a client's own, or a proxy set on the server."""
 

@@ -49,7 +49,7 @@ def test_clients_refresh_side_by_side(server, tmp_path) -> None:
 def test_every_verb_is_there(server, tmp_path) -> None:
     async def life() -> None:
         client = session(server, tmp_path, "v0")
-        with pytest.raises(SettingError, match="drawn a model"):
+        with pytest.raises(SettingError, match="No model yet"):
             await client.held()
         task = await client.task(5)
         assert (task.number, client.client) == (1, "v0")

@@ -185,7 +185,7 @@ def test_a_full_disk_at_home_says_so_and_loses_nothing(server, tmp_path) -> None
     told = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     lines = told.stdout.splitlines()
-    assert "the disk is full" in lines[0]
+    assert "The disk is full" in lines[0]
     assert lines[-1].endswith("done")
     assert set(Counter(server.folded()).values()) == {1}
     assert given_by(server, home)

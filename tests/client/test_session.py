@@ -10,7 +10,7 @@ from artesian.algorithms import IFCA, FedAvg, FedEM, FedSoft, Local
 from artesian.client.session import Session
 from artesian.core import Upload
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
-from artesian.server.app import encode_task
+from artesian.server.messages import encode_task
 
 
 def test_a_client_draws_trains_uploads_and_draws_again(home) -> None:
@@ -30,7 +30,7 @@ def test_it_is_the_same_client_after_a_restart_and_its_home_keeps_it_so(home) ->
     again = home.session()
     again.refresh(home.learner())
     assert list(home.state.members) == ["c0"]
-    with pytest.raises(SettingError, match="home of its own"):
+    with pytest.raises(SettingError, match="its own home"):
         Session(again.transport, home.token, home.folder / "c0", "another")
     (home.folder / "c0" / "identity.json").write_text("{")
     with pytest.raises(StorageError, match="who this client is"):
@@ -42,7 +42,7 @@ def test_it_works_offline_in_between(home) -> None:
     home.wire.cut = 10**6
     offline = home.session(patience=0.3)
     assert np.array_equal(offline.held()[0][1], held)
-    with pytest.raises(Unreachable, match="try again later"):
+    with pytest.raises(Unreachable, match=r"No answer from http://test in .* Try again later"):
         offline.refresh(home.learner())
 
 
@@ -113,7 +113,7 @@ def test_a_half_or_unsound_model_is_never_kept(home, spoil) -> None:
     held = session.draw()
     before = (home.folder / "c0" / "task").read_bytes()
     home.wire.spoil = spoil
-    with pytest.raises(BadFormat, match="as it was sent"):
+    with pytest.raises(BadFormat, match="damaged on its way"):
         session.refresh(home.learner())
     assert (home.folder / "c0" / "task").read_bytes() == before
     assert np.array_equal(session.draw(), held)
@@ -142,7 +142,7 @@ def test_a_layout_that_arrived_garbled_is_not_kept(home) -> None:
     session = home.session(patience=0.3)
     home.wire.spoil = lambda data: data.replace(b'"shape":[3]', b'"shape":[4]')
     for _ in range(2):
-        with pytest.raises(BadFormat, match="as it was sent"):
+        with pytest.raises(BadFormat, match="damaged on its way"):
             _ = session.layout
     home.wire.spoil = None
     assert session.layout == MODEL.layout
@@ -198,7 +198,7 @@ def test_a_withdrawn_task_is_dropped_and_the_next_refresh_starts_afresh(home) ->
 def test_rounds_are_waited_for(tmp_path) -> None:
     home = Home(tmp_path, FedAvg(clients_per_round=2))
     one, two = home.session("c0"), home.session("c1")
-    with pytest.raises(SettingError, match="drawn a model"):
+    with pytest.raises(SettingError, match="No model yet"):
         one.refresh(home.learner("c0"), wait=0)
     waiting = threading.Thread(target=lambda: one.refresh(home.learner("c0"), wait=20))
     waiting.start()
@@ -242,7 +242,7 @@ def test_a_client_of_fedem_holds_an_ensemble_and_cannot_draw_one_model(tmp_path)
         assert [share for share, _ in ensemble] == list(session._notebook()["mixture"].values())
         assert sum(share for share, _ in ensemble) == pytest.approx(1)
         assert len(ensemble) == 2
-        with pytest.raises(SettingError, match=r"2 models.*use held\(\)"):
+        with pytest.raises(SettingError, match=r"2 models.*Call held\(\)"):
             session.draw()
     home.close()
 

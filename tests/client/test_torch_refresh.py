@@ -84,7 +84,7 @@ def test_a_network_that_is_not_the_federations_is_told_where(served, tmp_path) -
     with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
         with pytest.raises(LayoutError, match=r"0\.weight of shape \(8, 4\): got 0\.weight of shape \(9, 4\)"):
             client.refresh(other, loader(1))
-        with pytest.raises(SettingError, match="its loader"):
+        with pytest.raises(SettingError, match="without a loader"):
             client.refresh(network())
         with pytest.raises(SettingError, match="takes a torch network"):
             client.refresh("a network", loader(1))

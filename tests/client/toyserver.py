@@ -10,9 +10,10 @@ from homes import MODEL, WORLD
 
 from artesian.algorithms import CDFL
 from artesian.core import Event
-from artesian.server.app import create_app, encode_task
+from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
+from artesian.server.messages import encode_task
 from artesian.server.service import Service
 from artesian.storage.codec import from_tree, gather
 from artesian.storage.store import EVENTS, Store

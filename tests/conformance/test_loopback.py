@@ -11,8 +11,8 @@ from promises.federation import Process
 
 from artesian.algorithms import ALGORITHMS
 from artesian.core import Model, Reply
-from artesian.server.app import decode_task, encode_task
 from artesian.server.federation import Federation
+from artesian.server.messages import decode_task, encode_task
 from artesian.server.service import Service
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet

@@ -20,9 +20,10 @@ from artesian.algorithms import CDFL
 from artesian.core import Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
-from artesian.server.app import create_app, decode_task
+from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
+from artesian.server.messages import decode_task
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.storage.codec import digest, encode, to_tree

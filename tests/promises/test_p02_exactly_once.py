@@ -10,7 +10,7 @@ import pytest
 from promises.checks import history, lost_or_twice
 from promises.federation import Process, draws, restored, trained, until
 
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 from artesian.storage.codec import digest, encode, to_tree
 
 pytestmark = pytest.mark.heavy

@@ -10,7 +10,8 @@ from promises.mutations import joined, parted, retold, told
 
 from artesian.errors import STATUSES
 from artesian.params import seal
-from artesian.server.app import create_app, decode_task
+from artesian.server.app import create_app
+from artesian.server.messages import decode_task
 from artesian.server.settings import Settings
 from artesian.storage.codec import encode, to_tree
 

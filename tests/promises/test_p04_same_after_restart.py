@@ -5,7 +5,7 @@ from promises.federation import draws, federation, restored, trained
 
 from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.errors import Refused
-from artesian.server.app import encode_task
+from artesian.server.messages import encode_task
 from artesian.server.service import Service
 from artesian.storage.store import Store
 

@@ -13,7 +13,7 @@ from promises.federation import SECRET, Process, until
 
 from artesian.core import Upload
 from artesian.params import seal
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 from artesian.storage.codec import encode
 
 pytestmark = pytest.mark.heavy

@@ -17,7 +17,7 @@ from promises.mutations import CORPUS, EMPTY_TENSORS, mutated
 import artesian
 from artesian.core import Upload
 from artesian.errors import Refused
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 from artesian.storage.codec import decode, digest, encode, to_tree
 
 GROWTH = 64  # MB a server may grow by, however many bad bodies it is sent
@@ -103,13 +103,13 @@ def test_the_listener_hears_a_pickle(tmp_path) -> None:
     doctored = (
         PRELUDE
         + """
-import artesian.server.app as app, pickle
-def opened(body, announced, models):
+import artesian.server.routes as routes, pickle
+def read_upload(body, *_):
     try:
         pickle.loads(body)
     except BaseException:
-        raise app.BadFormat("a rule", "other", "a remedy")
-app._opened = opened
+        raise routes.BadFormat("What happened", "What to do")
+routes.read_upload = read_upload
 """
     )
     source = Launcher(SERVING + doctored)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from promises.federation import SECRET, Process, answer
 from promises.table import needs
 
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 from artesian.server.openapi import MEDIA
 
 pytestmark = pytest.mark.heavy

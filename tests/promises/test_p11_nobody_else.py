@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from promises.federation import Server, answer
 from promises.table import FULL
 
-from artesian.server.app import decode_task, encode_task
+from artesian.server.messages import decode_task, encode_task
 
 NAMES = ("c0", "c1", "c2")
 SECRETS = {name: f"the secret of {name} alone" for name in NAMES}

@@ -7,8 +7,8 @@ import pytest
 from promises.federation import Process, answer, draws
 from promises.table import ROWS
 
-from artesian.server.app import decode_task
 from artesian.server.auth import Tokens
+from artesian.server.messages import decode_task
 
 FORMS = ("json", "text", "off")
 

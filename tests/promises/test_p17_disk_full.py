@@ -11,7 +11,7 @@ import pytest
 from promises.federation import SECRET, Process, answer, draws, restored
 from promises.table import FULL, needs
 
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 
 pytestmark = pytest.mark.heavy
 

@@ -9,7 +9,8 @@ import pytest
 from artesian.algorithms import FedAsync, FedAvg
 from artesian.errors import STATUSES, Refused
 from artesian.params import Layout
-from artesian.server.app import create_app, decode_task
+from artesian.server.app import create_app
+from artesian.server.messages import decode_task
 from artesian.storage.codec import FORMAT, encode, to_tree
 from artesian.testing import Federation
 

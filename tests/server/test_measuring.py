@@ -18,8 +18,8 @@ from artesian.core import Receipt, Upload
 from artesian.errors import MissingExtra, SettingError, WorkerLost
 from artesian.execution.pool import TRIES
 from artesian.params import seal
-from artesian.server.app import decode_task
 from artesian.server.measuring import measured_in, measurer, proof
+from artesian.server.messages import decode_task
 from artesian.server.settings import Settings
 from artesian.storage.codec import from_tree, to_tree
 from artesian.storage.store import Store
@@ -143,7 +143,7 @@ def inline(folder: Path, **options) -> None:
     coordinator = served.begin(given=store.open_tasks)
     coordinator.record = store.append
     tasks = {f"c{i}": coordinator.join(f"c{i}", 5)[0].task for i in range(4)}
-    from artesian.server.app import encode_task
+    from artesian.server.messages import encode_task
     from artesian.storage.codec import decode
 
     for client in [f"c{i % 4}" for i in range(12)]:

@@ -8,7 +8,7 @@ import pytest
 from promises.federation import APP, Process, until
 from server.test_measuring import DIE, alive, journal, measured, play, watched
 
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::ResourceWarning")]  # its own, of pipes

@@ -14,22 +14,23 @@ from artesian.algorithms import CDFL
 from artesian.core import Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.params import seal
-from artesian.server import app as application
-from artesian.server.app import CHUNK, TaskResponse, decode_task
+from artesian.server import routes
 from artesian.server.limits import Announced, Limits
+from artesian.server.messages import decode_task
+from artesian.server.routes import CHUNK, TaskResponse
 from artesian.server.settings import Settings
 from artesian.storage.codec import decode, encode, encode_parts
 from artesian.storage.open_tasks import OpenTasks
 from artesian.storage.store import Store
 
 PLACES = {
-    "digest and decoding": (application, "_opened"),
+    "digest and decoding": (routes, "read_upload"),
     "admitting": (Coordinator, "admit"),
     "measuring": (CDFL, "measure"),
     "folding": (CDFL, "fold"),
     "writing the event": (Store, "append"),
     "a snapshot": (Store, "save"),
-    "encoding the answer": (application, "_encoded"),
+    "encoding the answer": (routes, "task_pieces"),
 }
 
 
@@ -70,7 +71,7 @@ def test_others_are_answered_whatever_an_upload_is_at(tmp_path, monkeypatch, pla
         async with asking(server) as http:
             upload = asyncio.create_task(http.put("/v1/clients/c0/uploads/1", content=body, headers=bearer(SECRET)))
             assert await asyncio.to_thread(gate.entered.wait, 60)
-            if PLACES[place] == (application, "_encoded"):
+            if PLACES[place] == (routes, "task_pieces"):
                 gate.open()  # a draw is encoded too; the upload's stays where it is
             assert (await http.get("/healthz")).status_code == 200
             same = bearer(SECRET, **{"if-none-match": other.headers["etag"]})

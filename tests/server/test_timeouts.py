@@ -17,10 +17,11 @@ import uvicorn
 from artesian.algorithms import CDFL, FedAvg
 from artesian.core import Upload
 from artesian.learners.arrays import LinearRegression
-from artesian.server.app import create_app, decode_task
+from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.log import REQUESTS, _Json, _Text
+from artesian.server.messages import decode_task
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
@@ -130,7 +131,7 @@ def test_a_body_must_keep_its_pace_from_the_start(serve) -> None:
     while b"}" not in told and (chunk := opened.recv(1 << 16)):
         told += chunk
     assert b" 408 " in told
-    assert b"100 of 8000000 bytes in time" in told
+    assert b"Only 100 of 8000000 bytes arrived in time" in told
     assert time.monotonic() - began < 8000000 / 20000 / 10  # not when the whole body would have been late
     opened.close()
 

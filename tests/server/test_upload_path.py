@@ -8,7 +8,7 @@ from artesian.algorithms import FedAsync
 from artesian.core import Upload
 from artesian.engine import coordinator, transition
 from artesian.params import seal
-from artesian.server.app import decode_task
+from artesian.server.messages import decode_task
 from artesian.storage.codec import encode
 
 SIGN = 7.25  # a number that only the upload holds

@@ -95,7 +95,7 @@ def test_rows_that_could_not_be_written_are_written_next_time(tmp_path: Path, mo
     table.add(1, 0.5, "a")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StorageError, match="the disk is full"):
+        with pytest.raises(StorageError, match="The disk is full"):
             table.flush()
     table.add(2, 0.5, "b")
     assert table.flush() == 38
@@ -285,7 +285,7 @@ def test_a_snapshot_that_could_not_be_written_leaves_the_one_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replace_blobs_only)
-        with pytest.raises(StorageError, match="the disk is full"):
+        with pytest.raises(StorageError, match="The disk is full"):
             folder.save(2, Checkpoint(2, np.arange(4)))
     found = folder.load(Checkpoint)
     assert found is not None and found.model.tolist() == [0, 1, 2]

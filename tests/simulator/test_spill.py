@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_sentence(monkeypatch, tmp_path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(StorageError, match="the disk is full"):
+    with pytest.raises(StorageError, match="The disk is full"):
         Spill(0, tmp_path).put(vector(1))
 
 

@@ -247,13 +247,13 @@ def test_a_header_over_the_limit_is_refused() -> None:
     padding = " " * (HEADER_LIMIT - len(message(upload_body())) + 8)
     longest = raw(message(upload_body())[8:] + padding.encode())
     assert decode("upload", longest, Upload).client == "c"
-    with pytest.raises(BadFormat, match="1048576 bytes at most"):
+    with pytest.raises(BadFormat, match="2 to 1048576 bytes"):
         decode("upload", raw(longest[8:] + b" "), Upload)
 
 
 def test_a_header_with_a_key_twice_is_refused() -> None:
     head = message(upload_body())[8:]
-    with pytest.raises(BadFormat, match="a key stands twice"):
+    with pytest.raises(BadFormat, match="a key occurs twice"):
         decode("upload", raw(head[:-1] + b"," + head[1:]), Upload)
 
 
@@ -301,7 +301,7 @@ def test_metadata_that_are_not_ours_are_refused(head: dict[str, Any]) -> None:
 
 
 def test_another_kind_is_refused_by_name() -> None:
-    with pytest.raises(BadFormat, match="kind upload: got 'task'"):
+    with pytest.raises(BadFormat, match=r"kind 'task'\. Send one of kind 'upload'"):
         decode("upload", encode("task", a_task()), Upload)
 
 
@@ -333,7 +333,7 @@ def test_a_number_of_many_digits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"more": 1}, "more besides"),
+        ({"more": 1}, "has no field 'more'"),
         ({"number": True}, "upload/number"),
         ({"number": 1.0}, "upload/number"),
         ({"number": "1"}, "upload/number"),
@@ -373,7 +373,7 @@ def test_a_choice_is_one_of_those_known() -> None:
 
 def test_a_list_is_wanted_where_a_tuple_was() -> None:
     receipt = {"number": 1, "base": 0, "recipe": "train", "models": "k0"}
-    with pytest.raises(BadFormat, match="receipt/models is a list"):
+    with pytest.raises(BadFormat, match="receipt/models must be a list"):
         from_tree(Receipt, receipt)
 
 
@@ -391,7 +391,7 @@ def test_a_tensor_named_twice_is_refused() -> None:
 
 
 def test_a_tensor_nobody_names_is_refused() -> None:
-    with pytest.raises(BadFormat, match="every tensor in the file is named"):
+    with pytest.raises(BadFormat, match="Nothing in the message refers to its tensor"):
         decode("upload", message(upload_body(), tensors=b"\0" * 8, t=F32), Upload)
 
 
@@ -603,5 +603,5 @@ def test_metadata_are_texts() -> None:
     head = json.loads(message[8 : 8 + length])
     head["__metadata__"]["more"] = 3
     text = json.dumps(head).encode()
-    with pytest.raises(BadFormat, match="our metadata"):
+    with pytest.raises(BadFormat, match="metadata of the message cannot be read"):
         decode("arrays", struct.pack("<Q", len(text)) + text, dict[str, Any])

@@ -64,15 +64,15 @@ def test_events_come_back_bit_for_bit(tmp_path, stores) -> None:
 
 def test_a_second_server_is_refused(tmp_path, stores) -> None:
     stores(tmp_path)
-    with pytest.raises(StoreLocked, match="held by another"):
+    with pytest.raises(StoreLocked, match="Another server uses this store"):
         Store(tmp_path, IDENTITY)
 
 
 def test_another_federation_another_model_and_a_newer_format_are_refused(tmp_path, stores) -> None:
     stores(tmp_path).close()
-    with pytest.raises(StoreMismatch, match="another layout"):
+    with pytest.raises(StoreMismatch, match="another federation: its layout is"):
         stores(tmp_path, {**IDENTITY, "layout": "xyz"})
-    with pytest.raises(StoreMismatch, match="another algorithm"):
+    with pytest.raises(StoreMismatch, match="another federation: its algorithm is"):
         stores(tmp_path, {**IDENTITY, "algorithm": "fedavg"})
     alter(tmp_path, "UPDATE about SET value = '9' WHERE key = 'format'")
     with pytest.raises(UnknownFormat):
@@ -122,7 +122,7 @@ def test_a_tampered_array_is_refused(tmp_path, stores) -> None:
     for path in (tmp_path / "blobs").iterdir():
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     store = stores(tmp_path)
-    with pytest.raises(StorageError, match="matches its name"):
+    with pytest.raises(StorageError, match="was altered"):
         store.latest()
 
 

@@ -116,6 +116,9 @@ def client(
     held: Annotated[bool, typer.Option("--held", help="Only show what is at home; ask nobody.")] = False,
     leave: Annotated[bool, typer.Option("--leave", help="Leave the federation, in the end.")] = False,
     patience: Annotated[float, typer.Option(help="Seconds to keep trying on a bad network.", min=0)] = 60.0,
+    ca: Annotated[
+        Path | None, typer.Option("--ca", metavar="FILE", help="Certificates to trust (PEM), such as your own authority's.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Run one client: train, upload, draw back. Without a learner, only draw.
@@ -131,7 +134,7 @@ def client(
     if held and not (home / "identity.json").exists():
         raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
     make = learner_maker(learner) if learner else None
-    with _stoppable(home), session_of(url, token, home, held, client=name, patience=patience) as session:
+    with _stoppable(home), session_of(url, token, home, held, client=name, patience=patience, ca=ca) as session:
         if make is not None and not held:
             often = times if every is not None else times or 1
             steps = refreshes(session, make, often, every or 0.0, _complain if every is not None else None)

@@ -1,4 +1,4 @@
-"""The same session for asyncio: every call runs in one thread of the session's own, one after the other."""
+"""A session for asyncio: its calls run one after the other in a thread of its own."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ T = TypeVar("T")
 class AsyncSession:
     """One client of one federation, awaited.
 
-    Who cancels a call no longer waits for it; what it had begun is finished in the thread, and the next call comes
-    after it. So a home is never left in between, and the session stays usable.
+    Cancelling a call ends only the wait for it: the thread finishes what was begun, and the next call comes after it.
+    So the home is never left half-written, and the session stays usable.
     """
 
     def __init__(self, session: Session) -> None:
@@ -47,7 +47,7 @@ class AsyncSession:
         return await self._run(self._session.upload, upload)
 
     async def refresh(self, learner: Any, *data: Any, **options: Any) -> Ensemble:
-        """See `refresh` of the session; the training, too, runs in the thread."""
+        """See `Client.refresh`; the training runs in the thread, too."""
         return await self._run(self._session.refresh, learner, *data, **options)
 
     async def held(self) -> Ensemble:
@@ -63,10 +63,10 @@ class AsyncSession:
         await self._run(self._session.leave)
 
     async def close(self) -> None:
-        """Let go of the connections, after what is under way; closing twice is harmless."""
+        """Close the connections, after the calls under way; closing twice is harmless."""
         try:
             await self._run(self._session.close)
-        except RuntimeError:  # the thread has gone: it was closed before
+        except RuntimeError:  # the thread has ended: it was closed before
             return
         self._thread.shutdown(wait=False)
 

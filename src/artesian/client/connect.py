@@ -9,7 +9,7 @@ from typing import Any
 from artesian.client.asynchronous import AsyncSession
 from artesian.client.session import Session
 from artesian.client.transport import Transport
-from artesian.core import ClientId, Ensemble, Recipe
+from artesian.core import ClientId, Ensemble, Learner, Recipe
 from artesian.errors import SettingError
 
 
@@ -20,6 +20,7 @@ def connect(
     home: str | Path,
     client: ClientId | None = None,
     patience: float = 60.0,
+    ca: str | Path | None = None,
     recipes: Iterable[Recipe | str] = (),
     **options: Any,
 ) -> Client:
@@ -32,10 +33,11 @@ def connect(
             folder it is the same client again, also after a crash.
         client: A name to join under. Without one, a name is made up and kept in `home`.
         patience: Seconds to go on trying while the server cannot be reached.
+        ca: A file with the certificates (PEM) to trust instead of the usual ones, such as that of an own authority.
         recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
-        options: Options of the HTTP client (`httpx.Client`), such as `verify`.
+        options: Options of the HTTP client (`httpx.Client`), such as `proxy`.
     """
-    return Client(Transport(url, patience, **options), token, Path(home), client, recipes)
+    return Client(Transport(url, patience, ca, **options), token, Path(home), client, recipes)
 
 
 def connect_async(
@@ -71,7 +73,7 @@ class Client(Session):
             options: With a network: options of `TorchModel`.
         """
         if loader is None:
-            if loss or optimizer or options or not hasattr(learner, "samples"):
+            if loss or optimizer or options or not isinstance(learner, Learner):
                 problem = f"refresh got a {type(learner).__name__} without a loader"
                 raise SettingError(problem, "Give it a learner, or a network and its loader")
             return super().refresh(learner, wait=wait, changed=changed)

@@ -1,4 +1,4 @@
-"""One client from the command line: it refreshes so often, or every so many seconds, and tells each time."""
+"""`artesian client`: one client that refreshes several times, or every so many seconds, and reports each time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from artesian.errors import (
     Conflict,
     MachineError,
     RunLocked,
+    ServerFailed,
     SettingError,
     TaskClosed,
     TooSlow,
@@ -29,8 +30,7 @@ from artesian.plugins import imported
 from artesian.storage.codec import encode_arrays
 from artesian.storage.files import lock_file, storage, write_file
 
-PASSING = (MachineError, Busy, TooSlow, TaskClosed, UnknownTask, Conflict)  # the next time it may go well
-VERBS = ("samples", "losses", "score", "train")  # what a learner must have
+PASSING = (MachineError, Busy, TooSlow, TaskClosed, UnknownTask, Conflict)  # errors that may be gone next time
 Told = dict[str, Any]
 
 
@@ -41,7 +41,7 @@ def refreshes(
     every: float = 0.0,
     complain: Callable[[ArtesianError], None] | None = None,
 ) -> Iterator[Told]:
-    """Refresh so many times (None: for ever), `every` so many seconds; `complain` hears of failures that may pass."""
+    """Refresh so many times (None: for ever), `every` so many seconds; `complain` gets errors that may pass."""
     for turn in count(1):
         end = time.monotonic() + every
         try:
@@ -50,14 +50,14 @@ def refreshes(
             if complain is None:
                 raise
             complain(error)
-            end = max(end, time.monotonic() + getattr(error, "seconds", 0))
+            end = max(end, time.monotonic() + (error.seconds if isinstance(error, (Busy, ServerFailed)) else 0))
         if turn == times:
             return
         time.sleep(max(0.0, end - time.monotonic()))
 
 
 def _refresh(session: Session, learner: Learner) -> Told:
-    """One refresh; `before` and `after` are scores, on the learner's own data, of what the client had and has."""
+    """One refresh; `before` and `after` are scores of the old and the new model on the learner's own data."""
     task = _task(session, learner.samples)
     before = _score(session, learner)
     session.refresh(learner, wait=0)
@@ -74,7 +74,7 @@ def _refresh(session: Session, learner: Learner) -> Told:
 
 
 def _task(session: Session, samples: int) -> Task:
-    """The open task; a round may last, and is waited for."""
+    """The open task, after waiting for a round as long as it takes."""
     while (task := session.task(samples)) is None:
         time.sleep(1.0)
     return task
@@ -86,13 +86,13 @@ def _score(session: Session, learner: Learner) -> float | None:
 
 
 def draws(session: Session, samples: int) -> Iterator[Told]:
-    """Fetch the newest task, and tell what it is."""
+    """Fetch the newest task, and describe it."""
     _task(session, samples)
     yield describe(session)
 
 
 def describe(session: Session) -> Told:
-    """What a client has at home; nobody is asked."""
+    """What a client has at home, without asking the server."""
     task, upload = session.kept(), session.pending()
     told: Told = {"client": session.client, "task": task and task.number, "upload": upload and upload.number}
     if task is not None:
@@ -107,33 +107,29 @@ def write_model(session: Session, path: Path) -> None:
 
 
 def learner_maker(source: str) -> Callable[[], Learner]:
-    """What makes the learner of `module:name`: it is one, or a function that makes one, asked anew each time."""
+    """A function that makes the learner of `module:name`: a learner, or a function called before each refresh."""
     found = imported(source, {}, "learner")
-    if not isinstance(found, type) and _learns(found):
+    if not isinstance(found, type) and isinstance(found, Learner):
         return lambda: found
 
     def make() -> Learner:
         try:
             made: Learner = found()
         except Exception as error:  # the user's own code may fail in any way
-            got = f"{type(error).__name__}: {error}"
-            raise SettingError(f"{source} is a Learner, or makes one", got, "mend it") from None
-        if not _learns(made):
-            raise SettingError(f"{source} is a Learner, or makes one", type(made).__name__, "see the how-to")
+            raise SettingError(f"{source}() failed: {type(error).__name__}: {error}", "Fix it") from None
+        if not isinstance(made, Learner):
+            problem = f"{source} gave a {type(made).__name__}, not a Learner"
+            raise SettingError(problem, "A Learner has samples, losses, score and train")
         return made
 
     return make
 
 
-def _learns(value: Any) -> bool:
-    return all(hasattr(value, verb) for verb in VERBS)
-
-
 @contextmanager
 def session_of(url: str, token: str | None, home: Path, offline: bool = False, **options: Any) -> Iterator[Session]:
-    """A session whose home no other process works in; `offline` only looks."""
+    """A session whose home no other process uses; `offline` only reads it."""
     if not (token or offline or (home / "joined").exists()):
-        raise SettingError("a client joins with an enrolment token", "none", "give --token, or set ARTESIAN_TOKEN")
+        raise SettingError("No enrolment token to join with", "Give --token, or set ARTESIAN_TOKEN")
     lock = None if offline else _lock(home)
     try:
         with connect(url, token=token or "", home=home, **options) as session:
@@ -148,5 +144,5 @@ def _lock(home: Path) -> int:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = lock_file(home / "lock")
     if lock is None:
-        raise RunLocked("one process works for a client", f"{home}, held by another", "wait for it, or stop it")
+        raise RunLocked(f"Another process uses this client's home: {home}", "Wait for it, or stop it")
     return lock

@@ -1,4 +1,4 @@
-"""A client's session with a federation. It saves before it sends, and can die anywhere in between.
+"""A client's session with a federation. It saves before it sends, and may be killed at any moment.
 
 A home folder keeps who the client is (`identity.json`, made before it first joins), the newest task, its notebook, and
 an upload on its way. After any crash, `refresh` asks for the open task first: an upload that was taken is dropped, one
@@ -39,7 +39,7 @@ from artesian.storage.codec import FORMAT, check_format, decode, encode
 from artesian.storage.files import storage, write_file
 from artesian.storage.older import translated_notebook
 
-FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, BadMixture)  # sending it again is vain
+FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, BadMixture)  # useless to send again
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Session:
         if client is not None:
             check_client(client, 0)
         if not (token.isascii() and token.isprintable()):
-            raise SettingError("a token is a line of ASCII", "other characters", "copy it again")
+            raise SettingError("The token holds characters that are not ASCII", "Copy it again")
         with storage(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = self._identity(client)
@@ -80,12 +80,12 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections; the federation keeps the member."""
+        """Close the connections; the client stays a member of the federation."""
         self.transport.close()
 
     @property
     def layout(self) -> Layout:
-        """How the federation's models are laid out; asked for once, then kept at home."""
+        """How the federation's models are laid out; fetched once, then kept at home."""
         if self._layout is None:
             path = self.home / "federation.json"
             if not path.exists():
@@ -96,14 +96,14 @@ class Session:
         return self._layout
 
     def task(self, samples: int = 0, wait: float = 30.0, changed: bool = False) -> Task | None:
-        """The open task, joining if need be and waiting for a round so long; None if there is none yet.
+        """The open task, after joining if need be and waiting `wait` seconds for a round; None if there is none yet.
 
-        `changed` tells that the client's data are others than before: some methods look for its group again at once.
+        `changed` states that the client's data changed: some methods then estimate its group again at once.
         """
         joined = (self.home / "joined").exists()
         answer = self._ask_for_task(0) if joined else self._join(samples, changed)
         if joined and answer.status_code == 204:
-            answer = self._join(samples, changed)  # withdrawn meanwhile, perhaps: say again that we are here
+            answer = self._join(samples, changed)  # perhaps withdrawn meanwhile: joining again asks for a new one
         if answer.status_code in (202, 204) and wait:
             answer = self._ask_for_task(wait)
         return self._given(answer)
@@ -142,7 +142,7 @@ class Session:
         return None if data is None else decode("task", data, Task)
 
     def pending(self) -> Upload | None:
-        """An upload on its way: trained and saved, and not known to be taken."""
+        """An upload that was trained and saved, but not acknowledged yet."""
         spool = self._spool()
         return None if spool is None else spool.upload
 
@@ -150,17 +150,17 @@ class Session:
         """What the client has at home to predict with, without asking anybody."""
         task = self.kept()
         if task is None:
-            raise SettingError("a client has drawn a model before it uses one", "none at home", "draw or refresh first")
+            raise SettingError("No model yet", "Call draw() or refresh() first")
         return self._recipe(task).use(self.layout, task, self._notebook())
 
     def draw(self, samples: int = 0) -> Params:
         """The one model this client predicts with, fetched if there is none at home yet."""
         if self._stored("task") is None and self.task(samples) is None:
-            raise SettingError("a client has a task", "none yet: a round is to begin", "try again later")
+            raise SettingError("No task yet: the next round has not begun", "Try again later")
         held = self.held()
         if len(held) != 1:
-            got = f"{len(held)} models whose predictions are averaged"
-            raise SettingError("draw gives the one model a client predicts with", got, "use held(), which gives all")
+            problem = f"This client predicts with {len(held)} models, not with one"
+            raise SettingError(problem, "Call held(), which gives all of them with their weights")
         ((_, params),) = held
         return params
 
@@ -182,12 +182,10 @@ class Session:
             check_format(told["format"])
             known, secret, url = told["client"], told["secret"], told["url"]
         except (ValueError, KeyError, TypeError):
-            raise StorageError("identity.json says who this client is", str(path), "restore it") from None
+            raise StorageError(f"Cannot read who this client is: {path}", "Restore the file") from None
         if url != self.transport.url or (client is not None and client != known):
             raise SettingError(
-                f"{self.home} is the home of one client of one server",
-                f"{known} of {url}",
-                "give each client and server a home of its own",
+                f"{self.home} is the home of client {known} of {url}", "Give each client and server its own home"
             )
         return known, secret
 
@@ -217,14 +215,14 @@ class Session:
         try:
             answer = self.transport.upload(path, self._secret, encode("upload", spool.upload), begun)
         except FINAL:
-            self._drop_spool()  # it will never be taken: the next refresh starts afresh
+            self._drop_spool()  # it will never be accepted: the next refresh trains again
             raise
         task = self._given(answer)
         self._taken(spool)
         return task
 
     def _taken(self, spool: Spool) -> None:
-        """The server has it: what the training left behind counts from now on."""
+        """The server has the upload: the notebook of its training is valid from now on."""
         if spool.notebook:
             write_file(self.home / "notebook", encode("notebook", spool.notebook))
         self._drop_spool()
@@ -240,10 +238,10 @@ class Session:
         return self._keep(answer) if answer.status_code == 200 else None
 
     def _keep(self, answer: httpx.Response) -> Task:
-        """A task is used only once it is whole, sound, and at home."""
+        """The task of a response, checked and saved before it is used."""
         data, tag = answer.content, answer.headers.get("etag", "").strip('"')
         if hashlib.sha256(data).hexdigest() != tag:
-            raise BadFormat("a task arrives as it was sent", "other bytes", "fetch it again")
+            raise BadFormat("The task was damaged on its way", "Fetch it again")
         task = decode("task", data, Task)
         for params in task.models.values():
             self.layout.check(params)
@@ -272,12 +270,12 @@ class Session:
 
 
 def _estimated(upload: Upload) -> bool:
-    """Did it only tell a mixture?"""
+    """Whether it holds only a mixture."""
     return upload.mixture is not None and not upload.models
 
 
 def _layout(told: bytes) -> Layout:
-    """The layout a federation tells, if it is as it was sent."""
+    """The layout of a federation, if it is undamaged."""
     try:
         about = json.loads(told)
         layout = Layout.from_json(about["layout"])
@@ -285,7 +283,7 @@ def _layout(told: bytes) -> Layout:
     except (ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
-        raise BadFormat("a federation tells its layout, and its digest", "others", "ask again")
+        raise BadFormat("The layout of the federation was damaged on its way", "Try again")
     return layout
 
 

@@ -1,12 +1,14 @@
-"""HTTP to a server: patient with a bad network and a busy server, strict about what comes back."""
+"""HTTP to a server: requests are retried on a bad network or a busy server, and responses are checked."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -29,31 +31,44 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("stamina", "client") from None
 
-SMALL = 1 << 16  # bytes: a body up to here is sent anew rather than continued
+SMALL = 1 << 16  # bytes: a body up to here is sent again rather than continued
 REFUSALS = {kind.__name__: kind for kind in STATUSES}
 EXPECTED = (200, 202, 204, 304)
+CERTIFICATES = {9: "is not valid yet", 10: "has expired", 62: "is for another host name", 64: "is for another address"}
+NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
+TRUST = "If it was issued by an authority of your own, give that authority's file: ca=..., or --ca FILE"
+TLS_REMEDIES = {
+    "its certificate is not valid yet": "Check the clock of this machine and the certificate of the server",
+    "its certificate has expired": "Renew the certificate of the server, and check the clock of this machine",
+    "its certificate is for another host name": "Use the host name in the certificate",
+    "its certificate is for another address": "Use the host name in the certificate",
+    "it does not speak TLS": "Use http://, or start the server with --tls-cert and --tls-key",
+}
 
 
 class Garbled(Exception):
-    """An answer that is not as it was sent: worth asking again."""
+    """A response whose bytes do not match its ETag: worth asking again."""
 
 
 class Transport:
-    """Requests that are tried again, with jitter, until they are answered or `patience` seconds are over."""
+    """Requests that are retried, with jitter, until they are answered or `patience` seconds are over."""
 
-    def __init__(self, url: str, patience: float = 60.0, **options: Any) -> None:
+    def __init__(self, url: str, patience: float = 60.0, ca: str | Path | None = None, **options: Any) -> None:
+        """`ca` is a file with the certificates (PEM) to trust instead of the usual ones."""
         self.url, self.patience = url.rstrip("/"), patience
         _check_url(self.url)
+        if ca is not None:
+            options["verify"] = _trusting(Path(ca), self.url)
         self._http = httpx.Client(base_url=self.url, timeout=httpx.Timeout(30.0, read=120.0), **options)
 
     def send(
         self, method: str, path: str, credential: str, headers: Mapping[str, str] | None = None, **body: Any
     ) -> httpx.Response:
-        """An answer, or the error the server names."""
+        """A response, or the error that the server names."""
         return self._patiently(lambda: self._once(method, path, credential, headers or {}, **body))
 
     def upload(self, path: str, credential: str, body: bytes, begun: bool = False) -> httpx.Response:
-        """Send a body. After a break it goes on where the server's part ends; `begun`: there may be a part already."""
+        """Send a body. After a break it continues where the server's part ends; `begun`: part of it may be there."""
         tries = int(begun)
         digest = repr_digest(body)
 
@@ -64,14 +79,14 @@ class Transport:
             if start:
                 try:
                     return self._put(path, credential, body, digest, start)
-                except (Conflict, BadFormat):  # its part is another than it said, or spoilt: anew, then
+                except (Conflict, BadFormat):  # its part is not what it said, or damaged: send everything
                     pass
             return self._put(path, credential, body, digest, 0)
 
         return self._patiently(attempt)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._http.close()
 
     # inside
@@ -82,17 +97,16 @@ class Transport:
             for turn in stamina.retry_context(
                 on=lambda error: _again(error, end - time.monotonic()),
                 attempts=None,
-                timeout=None,  # the line above knows
+                timeout=None,  # `on` decides
                 wait_initial=0.1,
                 wait_max=min(10.0, self.patience / 4),
             ):
                 with turn:
                     return attempt()
         except httpx.TransportError as error:
-            got = f"{type(error).__name__} at {self.url}"
-            raise Unreachable("a server answers in the end", got, "try again later") from None
+            raise _unreachable(error, self.url, self.patience) from None
         except Garbled:
-            raise BadFormat("a task arrives as it was sent", "other bytes", "fetch it again") from None
+            raise BadFormat("The response was damaged on its way", "Try again") from None
         raise AssertionError("a retry ends with an answer or an error")
 
     def _once(self, method: str, path: str, credential: str, headers: Mapping[str, str], **body: Any) -> httpx.Response:
@@ -131,28 +145,61 @@ def _check_url(url: str) -> None:
     except httpx.InvalidURL:
         sound = False
     if not sound:
-        raise SettingError("a server's address begins with http:// or https://", url[:80], "write it out")
+        raise SettingError(f"Not the address of a server: {url[:80]!r}", "Write it as https://host:8440")
 
 
 def repr_digest(body: bytes) -> str:
-    """The SHA-256 of a whole body, as the header Repr-Digest says it."""
+    """The SHA-256 of a whole body, as the header Repr-Digest writes it."""
     return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
 
 
 def _again(error: Exception, left: float) -> bool | float:
     """Whether to try again with `left` seconds of patience, perhaps after as long as the server wants."""
     if isinstance(error, (Busy, ServerFailed)) and error.seconds:
-        wait = error.seconds * random.uniform(1.0, 1.5)  # who was sent away together does not come back together
+        wait = error.seconds * random.uniform(1.0, 1.5)  # clients refused together do not come back together
         return wait if wait < left else False
+    if tls_problem(error):
+        return False
     return left > 0 and isinstance(error, (httpx.TransportError, Busy, ServerFailed, TooSlow, Garbled))
 
 
+def tls_problem(error: BaseException) -> str:
+    """Why a TLS connection can never be made, in words; empty if trying again may help."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        kind = CERTIFICATES.get(cause.verify_code, "is not trusted")
+        return f"its certificate {kind} ({cause.verify_message})"
+    if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
+        return "it does not speak TLS"
+    return ""
+
+
+def _unreachable(error: Exception, url: str, patience: float) -> Unreachable:
+    if problem := tls_problem(error):
+        return Unreachable(f"No secure connection to {url}: {problem}", TLS_REMEDIES.get(problem.split(" (")[0], TRUST))
+    return Unreachable(f"No answer from {url} in {patience:g} s ({type(error).__name__})", "Try again later")
+
+
+def _trusting(ca: Path, url: str) -> ssl.SSLContext:
+    """TLS that trusts the certificates in this file, and no others."""
+    if not url.startswith("https://"):
+        raise SettingError(f"{url} is not encrypted, so no certificate authority is needed", "Use https://, or no ca")
+    if not ca.is_file():
+        raise SettingError(f"No such file: {ca}", "Give the file of your certificate authority")
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (ssl.SSLError, OSError) as error:
+        raise SettingError(f"No certificates in {ca}: {error}", "Give a file in PEM format") from None
+
+
 def _error(response: httpx.Response) -> ArtesianError:
-    """The error a refusal names, or a word about a server that failed."""
+    """The error that a response names; of a server that failed, the status."""
     status = response.status_code
     error: ArtesianError
     if status >= 500:
-        error = ServerFailed("a server answers", f"status {status}", "try again later")
+        error = ServerFailed(f"The server failed with status {status}", "Try again later")
     else:
         error = _refusal(response)
     if isinstance(error, (Busy, ServerFailed)):
@@ -162,13 +209,14 @@ def _error(response: httpx.Response) -> ArtesianError:
 
 def _refusal(response: httpx.Response) -> ArtesianError:
     try:
-        told = response.json()
-        return REFUSALS[told["error"]](str(told["rule"]), str(told["got"]), str(told["remedy"]))
+        body = response.json()
+        problem = f"{body['rule']}: got {body['got']}" if body["got"] else str(body["rule"])  # `got`: an older server's
+        return REFUSALS[body["error"]](problem, str(body["remedy"]))
     except (ValueError, KeyError, TypeError):
-        got = f"status {response.status_code}"
-    if response.status_code in (408, 429):  # of something in between, such as a proxy
-        return (TooSlow if response.status_code == 408 else Busy)("a request comes through", got, "try again later")
-    return BadFormat("a refusal says what and why", got, "check that this is an Artesian server")
+        status = response.status_code
+    if status in (408, 429):  # of something in between, such as a proxy
+        return (TooSlow if status == 408 else Busy)(f"The request was refused with status {status}", "Try again later")
+    return BadFormat(f"Status {status} without a reason", "Check that this is an Artesian server")
 
 
 def _whole(text: str) -> int | None:

@@ -20,7 +20,8 @@ from artesian.params import Params
 from artesian.plugins import imported
 from artesian.server.federation import Federation
 from artesian.server.measuring import measurer, proof
-from artesian.server.serve import check_transport, run
+from artesian.server.serve import check_transport, run, say
+from artesian.server.service import Report
 from artesian.server.settings import Settings
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import measuring_learners
@@ -36,9 +37,10 @@ def serve(
     insecure: bool = False,
     changes: Sequence[str] = (),
 ) -> None:
-    """Serve until told to stop; then finish what is under way and take a snapshot."""
-    federation, settings = load(source, changes)
+    """Serve until stopped; then finish what is under way and take a snapshot."""
     check_transport(host, cert, key, insecure)
+    say(f"loading {source}")
+    federation, settings = load(source, changes, say)
     with (
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
         measuring_pool(federation, settings, source, changes) as pool,
@@ -70,10 +72,11 @@ def set_up_measurer(source: str, changes: Sequence[str], wanted: str) -> Perform
     return measurer(federation, wanted)
 
 
-def load(source: str, changes: Sequence[str] = ()) -> tuple[Federation, Settings]:
+def load(source: str, changes: Sequence[str] = (), report: Report | None = None) -> tuple[Federation, Settings]:
     """The federation of `module:name`, or of an experiment's file or preset, and how it is to be served.
 
-    A change without a section is a deployment setting; one with a section changes the experiment.
+    A change without a section is a deployment setting; one with a section changes the experiment. `report` shows
+    lines of progress when the start models are pre-trained.
     """
     ours = [change for change in changes if "." not in change.partition("=")[0]]
     table = dict(parse_change(change) for change in ours)
@@ -88,7 +91,7 @@ def load(source: str, changes: Sequence[str] = ()) -> tuple[Federation, Settings
     tables = tables_of(source, others)
     experiment = build(tables)
     settings = settings_of(Settings, {**tables.get("server", {}), **table}, "the server")
-    return serve_experiment(experiment, tables.get("federation", {})), settings
+    return serve_experiment(experiment, tables.get("federation", {}), report), settings
 
 
 @dataclass(frozen=True)
@@ -101,14 +104,16 @@ class Serving:
     publish_after: int = 1
 
 
-def serve_experiment(experiment: Experiment, table: Mapping[str, Any] | None = None) -> Federation:
+def serve_experiment(
+    experiment: Experiment, table: Mapping[str, Any] | None = None, report: Report | None = None
+) -> Federation:
     """The federation whose clients an experiment simulates: its proxy sets, pre-training, algorithm and plan."""
     told = settings_of(Serving, table or {}, "federation")
     model, samples = experiment.model, experiment.world.proxies(told.seed)
 
     def start() -> list[Params]:
         with single_threaded(model):
-            return experiment.start.from_samples(model, samples, told.seed)
+            return experiment.start.from_samples(model, samples, told.seed, report)
 
     return checked(
         "federation",

@@ -1,7 +1,7 @@
 """Who may do what: tokens of the operator, secrets of the clients. Only hashes are kept, and none is ever logged.
 
-An enrolment token lets anybody join; a client's secret, made by the client before it joins, lets it act as itself and
-nobody else; an admin token sees the metrics. Tokens live in `tokens.json` beside the store's database, so that the
+Whoever holds an enrolment token may join. A client makes a secret before it joins, and acts with it as itself and
+nobody else. An admin token reads the metrics. Tokens live in `tokens.json` beside the store's database, so that the
 operator can make and revoke them while the server runs.
 """
 
@@ -57,18 +57,20 @@ class Tokens:
         """A new token: its text is shown this once."""
         with self._turn():
             if any(token.name == name for token in self.all()):
-                raise SettingError("token names are used once", repr(name), "choose another, or rotate it")
+                raise SettingError(
+                    f"There is a token named {name!r} already", "Choose another name, or rotate that one"
+                )
             text = f"artesian_{scope}_{secrets.token_urlsafe(32)}"
             self._save([*self.all(), Token(name, scope, fingerprint(text))])
         return text
 
     def revoke(self, name: str) -> None:
-        """From now on this token opens nothing."""
+        """Make a token invalid from now on."""
         with self._turn():
             self._save([replace(t, revoked=True) if t is self._named(name) else t for t in self.all()])
 
     def rotate(self, name: str) -> str:
-        """Another text for a token; the old one opens nothing any more."""
+        """Give a token a new text; the old one is invalid from now on."""
         with self._turn():
             old = self._named(name)
             text = f"artesian_{old.scope}_{secrets.token_urlsafe(32)}"
@@ -77,7 +79,7 @@ class Tokens:
         return text
 
     def allows(self, text: str, scope: Scope) -> bool:
-        """Is this the text of a living token of this scope?"""
+        """Whether this is the text of a valid token of this scope."""
         given = fingerprint(text)
         matches = [hmac.compare_digest(t.hash, given) for t in self.all() if t.scope == scope and not t.revoked]
         return any(matches)
@@ -98,7 +100,7 @@ class Tokens:
     def _named(self, name: str) -> Token:
         known = {token.name: token for token in self.all()}
         if name not in known:
-            raise SettingError("a token of this name exists", repr(name), nearest(name, known))
+            raise SettingError(f"No token is named {name!r}", nearest(name, known))
         return known[name]
 
     def _load(self) -> list[Token]:
@@ -109,10 +111,12 @@ class Tokens:
             check_format(told["format"])
             tokens = [Token(**token) for token in told["tokens"]]
             if not all(isinstance(t.hash, str) and isinstance(t.name, str) for t in tokens):
-                raise TypeError("a token is named, and kept by its hash")
+                raise TypeError("a token has a name and a hash")
             return tokens
         except (ValueError, KeyError, TypeError):
-            raise StorageError("tokens.json holds tokens", str(self.path), "restore it, or make new ones") from None
+            raise StorageError(
+                f"Cannot read the tokens in {self.path}", "Restore the file, or make new tokens"
+            ) from None
 
     def _save(self, tokens: list[Token]) -> None:
         told = {"format": FORMAT, "tokens": [asdict(t) for t in tokens]}
@@ -120,33 +124,39 @@ class Tokens:
 
 
 class Auth:
-    """Checks every request before its body is read."""
+    """Checks the credential of every request before its body is read."""
+
+    needs_secret = True  # of whoever joins
 
     def __init__(self, tokens: Tokens, store: Store, members: Collection[str] = ()) -> None:
-        """Each of `members` must have a secret: who had lost it could be joined as by anybody."""
+        """Each of `members` must have a secret: anybody could join as one whose secret was lost."""
         self.tokens, self.store = tokens, store
         self._secrets = store.secrets()
         if lost := sorted(set(members) - set(self._secrets)):
-            got = f"none of {lost[0]} ({store.folder})"
-            raise StoreDamaged("a store holds the secret of every client", got, "restore a backup")
+            raise StoreDamaged(f"The secret of client {lost[0]} is missing in {store.folder}", "Restore a backup")
 
     def enrolment(self, credential: str) -> None:
-        """Only who holds an enrolment token may join."""
+        """Only holders of an enrolment token may join."""
         if not self.tokens.allows(credential, "enrol"):
-            raise _unauthorized("joining needs an enrolment token")
+            raise _unauthorized(credential, "not a valid enrolment token", "an enrolment token")
 
     def is_new(self, client: str, secret: str) -> bool:
-        """Has this client never joined? If it has, its secret must be the same."""
+        """Whether this client never joined; if it has, its secret must be the same."""
         if not (16 <= len(secret) <= 200 and secret.isascii() and secret.isprintable()):
-            raise Unauthorized("a client's secret is 16 to 200 characters of ASCII", f"{len(secret)}", "make another")
+            raise Unauthorized(
+                f"A secret of {len(secret)} characters, or with some that are not ASCII",
+                "Make one of 16 to 200 printable ASCII characters",
+            )
         if client not in self._secrets:
             return True
         if not hmac.compare_digest(self._secrets[client], fingerprint(secret)):
-            raise _unauthorized("a client joins again with the secret it first joined with")
+            raise Unauthorized(
+                "Another client joined under this name", "Use the secret it joined with, or another name"
+            )
         return False
 
     def admit(self, client: str, secret: str) -> None:
-        """Let a client in: a new one's secret is kept, a known one's must be the same. In the writer's turn only."""
+        """Let a client join: remember a new one's secret, check a known one's. In the writer's turn only."""
         if self.is_new(client, secret):
             self.keep(client, secret)
 
@@ -159,17 +169,33 @@ class Auth:
         """Only the client itself acts as the client."""
         known = self._secrets.get(client, "")
         if not hmac.compare_digest(known, fingerprint(credential)):
-            raise _unauthorized("a client shows the secret it joined with")
+            raise _unauthorized(credential, "not the secret this client joined with", "its secret")
 
     def admin(self, credential: str) -> None:
         """Only the operator."""
         if not self.tokens.allows(credential, "admin"):
-            raise _unauthorized("this needs an admin token")
+            raise _unauthorized(credential, "not a valid admin token", "an admin token")
 
     def anybody(self, credential: str) -> None:
-        """Whoever may join, or is the operator."""
+        """Whoever may join, and the operator."""
         if not (self.tokens.allows(credential, "enrol") or self.tokens.allows(credential, "admin")):
-            raise _unauthorized("this needs an enrolment or admin token")
+            raise _unauthorized(credential, "not a valid token", "an enrolment or admin token")
+
+
+class NoAuth:
+    """Lets everybody do everything: an application in process, for tests."""
+
+    needs_secret = False
+
+    def enrolment(self, credential: str) -> None: ...
+
+    def admit(self, client: str, secret: str) -> None: ...
+
+    def client(self, credential: str, client: str) -> None: ...
+
+    def admin(self, credential: str) -> None: ...
+
+    def anybody(self, credential: str) -> None: ...
 
 
 def fingerprint(text: str) -> str:
@@ -177,5 +203,6 @@ def fingerprint(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _unauthorized(rule: str) -> Unauthorized:
-    return Unauthorized(rule, "none or another", "send it as Authorization: Bearer ...")
+def _unauthorized(credential: str, problem: str, wanted: str) -> Unauthorized:
+    said = f"The credential is {problem}" if credential else "No credential was sent"
+    return Unauthorized(said, f"Send {wanted} as Authorization: Bearer ...")

@@ -22,7 +22,7 @@ class Federation:
     proxies: Mapping[ClusterId, Learner] = field(default_factory=dict)  # one per cluster, where the algorithm asks
     start: Sequence[Params] | Callable[[], Sequence[Params]] = ()  # one per cluster; none: a single fresh one
     plan: Plan = field(default_factory=Plan)  # what tasks propose
-    clip: float | None = None  # the longest change an upload may bring; longer ones are shortened
+    clip: float | None = None  # the largest norm of an upload's change; larger ones are clipped
     publish_after: int = 1  # how many clients must have changed a cluster before others see it
     name: str = "federation"
     seed: int = 0
@@ -36,7 +36,7 @@ class Federation:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a store must agree with: another model or algorithm is another federation."""
+        """What a store must agree with: with another model or algorithm it is another federation."""
         return {
             "name": self.name,
             "algorithm": self.algorithm.name,

@@ -1,4 +1,4 @@
-"""Receiving bodies: never more than fits, never for ever, never too much at once."""
+"""Limits of requests: how large, how slow, how often, and how much memory for all of them together."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import binascii
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from starlette.requests import ClientDisconnect
@@ -21,10 +20,6 @@ from artesian.params import Layout
 from artesian.server.settings import Settings
 from artesian.storage.codec import HEADER_LIMIT
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
 SMALL = 1 << 14  # bytes of a join
 RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15})")
 DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
@@ -32,36 +27,69 @@ DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 
 @dataclass(frozen=True)
 class Announced:
-    """What the head of an upload says of its body."""
+    """What the headers of an upload say about its body."""
 
-    total: int  # bytes of the whole
-    start: int = 0  # where this piece begins
-    digest: str = ""  # SHA-256 of the whole, in hex, if told
+    total: int  # bytes of the whole body
+    start: int = 0  # where this request continues it
+    digest: str = ""  # SHA-256 of the whole body, in hex, if announced
 
 
 class Limits:
-    """The bodies under way, and how often each client has come."""
+    """The requests under way, and how often each client has uploaded."""
 
     def __init__(self, settings: Settings, layout: Layout, models: int) -> None:
         self.settings = settings
-        self.largest = models * layout.size * 4 + HEADER_LIMIT + 8  # bytes of any sound upload
+        self.largest = models * layout.size * 4 + HEADER_LIMIT + 8  # bytes of the largest valid upload
         self.model = layout.size * 4 + SMALL  # bytes of a message with one model, about
         self.in_flight = 0
-        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()  # who waits for room
-        self._under_way: set[str] = set()
+        self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()  # requests that wait for memory
+        self._uploading: set[str] = set()
         self._allowance: dict[str, tuple[float, float]] = {}  # uploads left, and when that was
 
     @asynccontextmanager
+    async def upload(self, client: str, headers: Mapping[str, str], response: int) -> AsyncIterator[Announced]:
+        """One upload of a client, from its headers to the last byte of its response of about so many bytes."""
+        self.count(client)
+        announced = self.announced(headers)
+        async with self.one(client, announced.total + response):
+            yield announced
+
+    def count(self, client: str) -> None:
+        """Count an upload of this client; refuse it if the client uploads too often."""
+        rate = self.settings.uploads_per_minute
+        if rate is None:
+            return
+        now = time.monotonic()
+        left, then = self._allowance.get(client, (rate, now))
+        left = min(rate, left + (now - then) * rate / 60)
+        if left < 1:
+            raise Busy(f"More than {rate:g} uploads a minute from this client", "Try again later")
+        self._allowance[client] = left - 1, now
+
+    def announced(self, headers: Mapping[str, str]) -> Announced:
+        """The length of a body, where it continues an earlier one, and its digest; too large a body is refused."""
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit() and len(length) <= 15):
+            raise BadFormat("The upload has no valid Content-Length", "Send the number of bytes of the body")
+        start, total = _range(headers.get("content-range"), int(length))
+        if total > self.largest:
+            raise TooLarge(
+                f"An upload of {total} bytes, but at most {self.largest} are accepted",
+                "Send only what the task asks for",
+            )
+        return Announced(total, start, _digest(headers.get("repr-digest")))
+
+    @asynccontextmanager
     async def one(self, client: str, length: int) -> AsyncIterator[None]:
-        """Room for one upload of a client, from its first byte to the last of its answer."""
-        if client in self._under_way:
-            raise Busy("a client sends one upload at a time", "another under way", "come back later")
-        self._under_way.add(client)
+        """Memory for the only upload of a client."""
+        if client in self._uploading:
+            raise Busy("Another upload of this client is under way", "Try again later")
+        self._uploading.add(client)
         try:
             async with self.room(length):
                 yield
         finally:
-            self._under_way.discard(client)
+            self._uploading.discard(client)
 
     async def receive(
         self,
@@ -70,9 +98,9 @@ class Limits:
         head: bytes = b"",
         broken: Callable[[memoryview], None] | None = None,
     ) -> memoryview:
-        """The body of an upload, after the `head` that is here already; `broken` gets what came if it breaks off.
+        """The body of an upload, after the `head` that is here already; `broken` gets what arrived if it breaks off.
 
-        Nobody else has it, and it is never copied whole: that would take the time of everybody on this loop.
+        It is never copied whole: that would keep every other request waiting.
         """
         room, at = np.empty(announced.total, np.uint8), len(head)
         body = room.data
@@ -83,57 +111,35 @@ class Limits:
             async with asyncio.timeout_at(end) as deadline:
                 async for chunk in stream:
                     if at + len(chunk) > len(body):
-                        raise BadFormat("a body is as long as it says", f"over {len(body)} bytes", "send it again")
+                        raise BadFormat(f"The body is longer than the {len(body)} bytes announced", "Send it again")
                     body[at : at + len(chunk)] = chunk
                     at += len(chunk)
-                    end += len(chunk) / self.settings.slowest  # at no moment behind its pace
+                    end += len(chunk) / self.settings.slowest  # every byte buys some time
                     deadline.reschedule(end)
         except (TimeoutError, ClientDisconnect) as error:
             if broken is not None:
                 await asyncio.to_thread(broken, body[:at])
             raise _broken_off(error, at, len(body), self.settings.slowest) from None
         if at < len(body):
-            raise BadFormat("a body is as long as it says", f"{at} of {len(body)} bytes", "send it again")
+            raise BadFormat(f"The body ended after {at} of {len(body)} bytes", "Send it again")
         return body
 
     async def receive_small(self, stream: AsyncIterator[bytes]) -> bytes:
-        """A body of a few words."""
+        """A small JSON body."""
         body = bytearray()
         try:
             async with asyncio.timeout(self.settings.grace):
                 async for chunk in stream:
                     body += chunk
                     if len(body) > SMALL:
-                        raise TooLarge(f"this body has {SMALL} bytes at most", "more", "send only what is asked for")
+                        raise TooLarge(f"A body of more than {SMALL} bytes", "Send only what is asked for")
         except (TimeoutError, ClientDisconnect) as error:
             raise _broken_off(error, len(body), SMALL, self.settings.slowest) from None
         return bytes(body)
 
-    def count(self, client: str) -> None:
-        """One more upload of this client: refused when it comes too often."""
-        rate = self.settings.uploads_per_minute
-        if rate is None:
-            return
-        now = time.monotonic()
-        left, then = self._allowance.get(client, (rate, now))
-        left = min(rate, left + (now - then) * rate / 60)
-        if left < 1:
-            raise Busy(f"a client uploads {rate:g} times a minute at most", "more", "come back later")
-        self._allowance[client] = left - 1, now
-
-    def announced(self, headers: Mapping[str, str]) -> Announced:
-        """What the head says: the length, which piece of the whole, and the whole's digest."""
-        told = headers.get("content-length", "")
-        if not (told.isascii() and told.isdigit() and len(told) <= 15):
-            raise BadFormat("an upload says its Content-Length", repr(told)[:40], "send it")
-        start, total = _piece(headers.get("content-range"), int(told))
-        if total > self.largest:
-            raise TooLarge(f"an upload has {self.largest} bytes at most", str(total), "send only what is asked for")
-        return Announced(total, start, _digest(headers.get("repr-digest")))
-
     @asynccontextmanager
     async def room(self, length: int) -> AsyncIterator[None]:
-        """Room for so many bytes under way, in the order of asking; refused if none comes free in time."""
+        """Memory for so many bytes, given in the order of asking; refused if none becomes free in time."""
         if self._queue or not self._fits(length):
             await self._turn(length)
         else:
@@ -154,12 +160,11 @@ class Limits:
                 await turn
         except BaseException as error:
             if turn.done() and not turn.cancelled():
-                self._leave(length)  # it came in the last moment
+                self._leave(length)  # it became free in the last moment
             else:
                 self._queue.remove((length, turn))
             if isinstance(error, TimeoutError):
-                got = f"{self.in_flight} bytes already"
-                raise Busy("bodies and answers under way fit into memory", got, "come back later") from None
+                raise Busy(f"{self.in_flight} bytes of other requests fill the memory", "Try again later") from None
             raise
 
     def _leave(self, length: int) -> None:
@@ -172,36 +177,35 @@ class Limits:
 
 
 def _broken_off(error: Exception, at: int, length: int, slowest: float) -> TooSlow | BadFormat:
-    """What to say of a body that came too slowly, or whose client hung up: a refusal, not a failure."""
-    got = f"{at} of {length} bytes"
+    """The refusal of a body that came too slowly, or whose client hung up."""
     if isinstance(error, TimeoutError):
-        return TooSlow(f"a body arrives at {slowest:.0f} bytes/s", f"{got} in time", "send it again, or go on")
-    return BadFormat("a body is sent to its end", f"{got}, then a client that hung up", "send it again, or go on")
+        problem = f"Only {at} of {length} bytes arrived in time: a body must arrive at {slowest:.0f} bytes/s"
+        return TooSlow(problem, "Send it again, or continue it")
+    return BadFormat(f"The client hung up after {at} of {length} bytes", "Send it again, or continue it")
 
 
-def _piece(told: str | None, length: int) -> tuple[int, int]:
-    """Where a piece begins, and the length of the whole it is the end of."""
-    if told is None:
+def _range(header: str | None, length: int) -> tuple[int, int]:
+    """Where the body of a request begins in the whole, and the length of the whole, which it must complete."""
+    if header is None:
         return 0, length
-    match = RANGE.fullmatch(told)
+    match = RANGE.fullmatch(header)
     first, last, total = (int(part) for part in match.groups()) if match else (0, 0, 0)
     if not (0 < first <= last == total - 1 and last - first + 1 == length):
         raise BadFormat(
-            "a continued upload says Content-Range: bytes FIRST-LAST/TOTAL, to its end", told[:60], "send the whole"
+            f"Not a Content-Range of the rest of this upload: {header[:60]!r}",
+            "Send bytes FIRST-LAST/TOTAL up to the end, or the whole upload without it",
         )
     return first, total
 
 
-def _digest(told: str | None) -> str:
-    """The SHA-256 a header announces, in hex; none if there is none."""
-    match = DIGEST.fullmatch(told or "")
-    if told is None:
+def _digest(header: str | None) -> str:
+    """The SHA-256 that a Repr-Digest announces, in hex; empty without one."""
+    if header is None:
         return ""
+    match = DIGEST.fullmatch(header)
     try:
-        return base64.b64decode(match[1], validate=True).hex() if match else _no_digest(told)
+        if match:
+            return base64.b64decode(match[1], validate=True).hex()
     except binascii.Error:
-        return _no_digest(told)
-
-
-def _no_digest(told: str) -> str:
-    raise BadFormat("Repr-Digest is sha-256=:BASE64:", told[:60], "send it so, or leave it out")
+        pass
+    raise BadFormat(f"Not a Repr-Digest: {header[:60]!r}", "Send sha-256=:BASE64:, or leave it out")

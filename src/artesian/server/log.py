@@ -1,4 +1,4 @@
-"""One line for every request, as JSON or for reading; credentials and bodies never appear in it."""
+"""One log line per request, as JSON or as text; credentials and bodies never appear in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Form = Literal["json", "text", "off"]
 REQUESTS = logging.getLogger("artesian.requests")
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
-ERROR = "artesian.error"  # where the application says, in the scope, which refusal this was
+ERROR = "artesian.error"  # the key of the scope under which the application puts the refusal's name
 
 
 def start_logging(form: Form) -> None:
@@ -30,7 +30,7 @@ def start_logging(form: Form) -> None:
 
 
 class Logged:
-    """An application whose requests are logged when they are over."""
+    """An application that logs each request when it is over."""
 
     def __init__(self, app: App) -> None:
         self.app = app
@@ -59,7 +59,7 @@ class Logged:
 
 
 def _fields(scope: Scope) -> dict[str, Any]:
-    """What a line says of a request: its route as it is written down, never its query or its headers."""
+    """What a line says about a request: its route as declared, never its query or its headers."""
     route, path = scope.get("route"), scope.get("path_params", {})
     method = scope["method"] if scope["method"] in METHODS else "unknown"
     found = {"method": method, "route": getattr(route, "path", "unknown")}
@@ -68,7 +68,7 @@ def _fields(scope: Scope) -> dict[str, Any]:
 
 
 def _is_one(key: str, told: str) -> bool:
-    """Whatever stands where a number belongs may be anything, a secret too."""
+    """Whether it may be logged: text in the place of a number may be anything, even a secret."""
     return key != "number" or (told.isascii() and told.isdigit())
 
 
@@ -88,7 +88,7 @@ class _Json(logging.Formatter):
 
 
 class _Text(logging.Formatter):
-    """A record for reading."""
+    """A record as text."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{key}={json.dumps(value)}" for key, value in getattr(record, "fields", {}).items())

@@ -1,4 +1,4 @@
-"""The interface in OpenAPI's words: what each route takes and answers, in one table."""
+"""The OpenAPI description: what each route takes and returns, in one table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Seconds = Annotated[str, Query(json_schema_extra={"type": "number", "minimum": 0
 
 
 class Refusal(BaseModel):
-    """The server says no: what kind of error, the rule, what was got instead, and what to do."""
+    """A request was refused: the kind of error, what happened (`rule`), what to do; `got` is empty."""
 
     error: str
     rule: str
@@ -38,21 +38,21 @@ JOIN = {
     "required": ["samples", "secret"],
     "properties": {
         "samples": {"type": "integer", "minimum": 0, "maximum": (1 << 53) - 1},
-        "changed": {"type": "boolean", "description": "are the client's data others than before?"},
+        "changed": {"type": "boolean", "description": "whether the client's data changed"},
         "secret": {"type": "string", "minLength": 16, "maxLength": 200, "pattern": "^[ -~]*$"},
     },
 }
 HERE = {
-    "description": "how much is here",
+    "description": "how much of it the server has",
     "headers": {
         "upload-offset": {"schema": {"type": "integer"}, "description": "bytes", "required": True},
-        "repr-digest": {"schema": {"type": "string"}, "description": "of the whole, as it was announced"},
+        "repr-digest": {"schema": {"type": "string"}, "description": "of the whole body, as it was announced"},
     },
 }
 PLAIN: dict[str, str] = {"type": "object"}
 STATUS = {"application/json": {"schema": {"type": "object", "required": ["status"]}}}
 
-# route: what it answers when all is well, with which statuses it refuses, what it takes
+# route: its successful responses, the statuses of its refusals, its request body
 ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]]] = {
     "federation": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
     "join": ({200: TASK, 202: {}}, (400, 401, 408, 413, 422, 429, 507), {"application/json": {"schema": JOIN}}),
@@ -69,7 +69,7 @@ WORDS = {200: "done", 202: "no task yet: a round is open", 204: "none", 304: "th
 
 
 def described(name: str) -> dict[str, Any]:
-    """What FastAPI is told of a route."""
+    """The arguments that describe a route to FastAPI."""
     good, refusals, takes = ROUTES[name]
     responses = {status: {"description": WORDS.get(status, ""), **told} for status, told in good.items()}
     responses |= {status: {"model": Refusal, "description": _errors(status)} for status in refusals}
@@ -85,10 +85,10 @@ def described(name: str) -> dict[str, Any]:
 
 
 def completed(description: dict[str, Any]) -> dict[str, Any]:
-    """The description with what FastAPI has no word for."""
+    """FastAPI's description with bearer tokens, and without its own validation errors."""
     description.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
     for path in description["paths"].values():
-        for told in path.values():  # its own refusals, which no route of ours sends
+        for told in path.values():  # FastAPI's own refusals, which no route of ours sends
             if told["responses"].get("422", {}).get("description") == "Validation Error":
                 del told["responses"]["422"]
     for unused in ("HTTPValidationError", "ValidationError"):

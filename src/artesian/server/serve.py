@@ -1,4 +1,4 @@
-"""Serving a federation: a store by path, a socket, and uvicorn around them."""
+"""`artesian serve`: opens the store and a socket, and runs the application in uvicorn."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ipaddress
 import resource
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -37,7 +38,7 @@ def run(
     key: Path | None,
     pool: WorkerPool | None,
 ) -> None:
-    """Serve until told to stop; then finish what is under way and take a snapshot."""
+    """Serve until stopped; then finish what is under way and take a snapshot."""
     try:
         import uvicorn
     except ModuleNotFoundError:
@@ -52,8 +53,10 @@ def run(
             keep_uploads=settings.keep_uploads,
             measurers=settings.measurers,
             measure=measured_in(pool) if pool else None,
+            report=say,
         )
         if pool is not None:
+            say(f"waiting for {settings.measurers} measuring workers")
             pool.wait()
         listener = _listen(host, port)
         auth = Auth(first_tokens(folder), store, service.coordinator.state.members)
@@ -62,7 +65,7 @@ def run(
         raise
     _make_room_for(settings.connections)
     scheme = "https" if cert else "http"
-    print(f"serving {federation.name} at {scheme}://{host}:{listener.getsockname()[1]}", file=sys.stderr, flush=True)
+    say(f"serving {federation.name} at {scheme}://{host}:{listener.getsockname()[1]}")
     start_logging(settings.log)
     config = uvicorn.Config(
         create_app(service, auth, settings),
@@ -83,11 +86,16 @@ def run(
     server.run(sockets=[listener])
 
 
+def say(line: str) -> None:
+    """Show the operator a line at once."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def _stopping(service: Service, handle: Callable[[int, FrameType | None], None]) -> Callable[..., None]:
-    """uvicorn's answer to a signal, after those who wait for a round were sent home."""
+    """What uvicorn does on a signal, after every long poll was ended."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        with suppress(RuntimeError):  # no loop yet, or no more: nobody waits
+        with suppress(RuntimeError):  # no loop yet, or none any more: nobody waits
             loop = asyncio.get_running_loop()
             loop.call_soon_threadsafe(lambda: loop.create_task(service.stop()))
         handle(number, frame)
@@ -96,7 +104,7 @@ def _stopping(service: Service, handle: Callable[[int, FrameType | None], None])
 
 
 def _make_room_for(sockets: int) -> None:
-    """As many open files as the settings promise connections, where the machine allows it."""
+    """Allow as many open files as there may be connections, as far as the machine permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = sockets + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -105,13 +113,11 @@ def _make_room_for(sockets: int) -> None:
 
 
 def first_tokens(folder: Path) -> Tokens:
-    """The tokens of a store; the first start makes two and shows them once."""
+    """The tokens of a store; the first start makes two, and shows each only then."""
     tokens = Tokens(folder / "tokens.json")
     if not tokens.all():
         for scope in ("enrol", "admin"):
-            print(
-                f"{scope} token, shown this once: {tokens.make(scope, 'first-' + scope)}", file=sys.stderr, flush=True
-            )
+            say(f"{scope} token, shown only now: {tokens.make(scope, 'first-' + scope)}")
     return tokens
 
 
@@ -143,28 +149,44 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def check_transport(host: str, cert: Path | None, key: Path | None, insecure: bool) -> None:
-    """Plain HTTP stays on this machine unless the operator insists."""
+    """Refuse plain HTTP beyond this machine unless the operator insists, and a certificate that cannot be used."""
     if (cert is None) != (key is None):
-        raise SettingError("--tls-cert and --tls-key go together", "one of them", "give both")
+        raise SettingError("Only one of --tls-cert and --tls-key was given", "Give both")
+    if cert is not None and key is not None:
+        _check_certificate(cert, key)
     try:
         local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         local = False
     if not local and cert is None and not insecure:
         raise SettingError(
-            "plain HTTP stays on this machine", host, "give --tls-cert and --tls-key, or --insecure behind a proxy"
+            f"Plain HTTP at {host} would send models and secrets unencrypted",
+            "Give --tls-cert and --tls-key, or --insecure behind a proxy",
         )
+
+
+def _check_certificate(cert: Path, key: Path) -> None:
+    for option, path in (("--tls-cert", cert), ("--tls-key", key)):
+        if not path.is_file():
+            raise SettingError(f"No such file: {path}", f"Check {option}")
+    if "ENCRYPTED" in key.read_text(errors="replace"):  # uvicorn asks for its password when it starts
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
+    except (ssl.SSLError, OSError) as error:
+        problem = f"{cert} and {key} are not a certificate and its key: {error}"
+        raise SettingError(problem, "Give both in PEM format") from None
 
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that answers leave at once
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that responses leave at once
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         listener.listen(512)
     except OSError as error:
         raise UserError(
-            "the address is free to listen on", f"{error.strerror} at {host}:{port}", "choose another"
+            f"Cannot listen on {host}:{port}: {error.strerror}", "Choose another --host or --port"
         ) from None
     return listener

@@ -1,11 +1,11 @@
-"""The service around a coordinator: measuring in a pool, folding by one writer, events durable before the answer."""
+"""The service around a coordinator: many threads measure, one writes, and events are durable before the response."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ from artesian.storage.failpoints import reach
 from artesian.storage.store import Store
 
 T = TypeVar("T")
+Report = Callable[[str], None]  # shows a line of progress
+REPORT_EVERY = 2.0  # seconds between two lines
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Counts:
 
 
 class Service:
-    """One federation, served. All verbs may be called at once; what changes the state goes through one thread."""
+    """One federation, served. All verbs may be called at once; one thread, the writer, changes the state."""
 
     def __init__(
         self,
@@ -53,41 +55,46 @@ class Service:
         self._writer = ThreadPoolExecutor(1, "writer")
         self._measurers = ThreadPoolExecutor(measurers, "measurer")
         self._changed = asyncio.Condition()
-        self.stopping = threading.Event()  # no long poll waits any more
+        self.stopping = threading.Event()  # long polls end
         if store is not None:
             coordinator.record = self._record
 
     @classmethod
-    def open(cls, federation: Federation, store: Store, **options: Any) -> Self:
-        """Begin a federation in an empty store, or go on with the one that is there, exactly where it was."""
+    def open(cls, federation: Federation, store: Store, report: Report | None = None, **options: Any) -> Self:
+        """Begin a federation in an empty store, or continue the one in it exactly where it stopped."""
         latest = store.latest()
         if latest is None and store.count:
-            raise StoreDamaged("a store has a snapshot", f"none for {store.count} events", "restore a backup")
+            raise StoreDamaged(f"No snapshot in a store of {store.count} events: {store.folder}", "Restore a backup")
+        report = report or _ignore
         if latest is None:
+            if callable(federation.start):
+                report("making the start models of a new store")
             coordinator, done = federation.begin(given=store.open_tasks), 0
             store.save(coordinator.snapshot(tasks=False))
         else:
             done, snapshot = latest
             own = {"given": store.open_tasks, **federation.options()}
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
-        for event in store.events(done):
+        for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)
         service = cls(coordinator, store, **options)
-        coordinator.adopt(federation.settings)  # an event of its own where they are not those of before
+        coordinator.adopt(federation.settings)  # an event of its own where settings changed since
         return service
 
     async def join(self, client: ClientId, samples: int, changed: bool = False) -> Task | None:
         """The client's task, or None until a round begins."""
-        return self._own(client, await self._write(lambda: self.coordinator.join(client, samples, changed)))
+        replies = await self.run(lambda: self.coordinator.join(client, samples, changed))
+        await self._wake()
+        return self._own(client, replies)
 
     async def upload(self, upload: Upload) -> Task | None:
-        """Admit, measure beside other uploads, fold; the next task, or None while a round is open."""
-        receipt = await self._write(lambda: self.coordinator.admit(upload), notify=False)
+        """Admit, measure while others do, fold; the next task, or None while a round is open."""
+        receipt = await self.run(lambda: self.coordinator.admit(upload))
         if receipt is None:  # a retry
             return await self.task(upload.client)
         measure = partial(self.coordinator.measure, upload, receipt, by=self._measure)
         measured = await asyncio.get_running_loop().run_in_executor(self._measurers, measure)
-        replies = await self._write(lambda: self._fold(lambda: self.coordinator.upload(measured)))
+        replies = await self._fold(lambda: self.coordinator.upload(measured))
         self.counts.uploads += 1
         self.counts.clipped += bool(measured.digest)
         reach("between-change-and-answer")
@@ -95,10 +102,10 @@ class Service:
 
     async def leave(self, client: ClientId) -> None:
         """The client is gone."""
-        await self._write(lambda: self._fold(lambda: self.coordinator.leave(client)))
+        await self._fold(lambda: self.coordinator.leave(client))
 
     async def wait(self, client: ClientId, seconds: float) -> int | None:
-        """The number of the client's open task, waiting for one so long at most."""
+        """The number of the client's open task, after waiting for one at most so long."""
 
         def number() -> int | None:
             receipt = self.coordinator.member(client).receipt
@@ -111,14 +118,13 @@ class Service:
         return number()
 
     async def stop(self) -> None:
-        """Send those who wait home."""
+        """End every long poll."""
         self.stopping.set()
-        async with self._changed:
-            self._changed.notify_all()
+        await self._wake()
 
     async def task(self, client: ClientId) -> Task | None:
-        """The client's open task as it was given, or None. Nobody who only looks waits for the writer."""
-        with suppress(StorageError, KeyError):  # it is just being replaced
+        """The client's open task as it was given, or None. Reading it does not wait for the writer."""
+        with suppress(StorageError, KeyError):  # the writer is just replacing it
             found = self._own(client, await asyncio.to_thread(self.coordinator.recorded, client))
             receipt = self.coordinator.member(client).receipt
             if found is not None and receipt is not None and found.number == receipt.number:
@@ -134,17 +140,17 @@ class Service:
             opened = {(c, m.receipt.number) for c, m in members.items() if m.receipt is not None}
             since = {key: since.get(key, now) for key in opened}
             for client, number in sorted(key for key, then in since.items() if now - then >= patience):
-                with suppress(StorageError, Refused):  # it is tried again in the next turn
-                    await self._write(partial(self._fold, partial(self.coordinator.expire, client, number)))
+                with suppress(StorageError, Refused):  # tried again a moment later
+                    await self._fold(partial(self.coordinator.expire, client, number))
             await asyncio.sleep(min(1.0, patience / 4))
 
-    async def run(self, change: Callable[[], T]) -> T:
-        """Do something in the writer's turn."""
-        return await self._write(change, notify=False)
+    async def run(self, job: Callable[[], T]) -> T:
+        """Do a job in the writer's thread, when its turn comes."""
+        return await asyncio.get_running_loop().run_in_executor(self._writer, job)
 
     def close(self) -> None:
-        """Finish what is under way, take a snapshot, let go of everything."""
-        self._measurers.shutdown(wait=False, cancel_futures=True)  # what was not folded was not acknowledged
+        """Finish the writer's jobs, take a snapshot, close everything."""
+        self._measurers.shutdown(wait=False, cancel_futures=True)  # what is not folded was not acknowledged
         if self.store is not None:
             self._writer.submit(self._save).result()
         self._writer.shutdown()
@@ -156,18 +162,21 @@ class Service:
     def _own(self, client: ClientId, replies: list[Reply]) -> Task | None:
         return next((reply.task for reply in replies if reply.client == client), None)
 
-    async def _write(self, change: Callable[[], T], notify: bool = True) -> T:
-        result = await asyncio.get_running_loop().run_in_executor(self._writer, change)
-        if notify:
-            async with self._changed:
-                self._changed.notify_all()
+    async def _fold(self, change: Callable[[], T]) -> T:
+        """Make a change that may fold, with a snapshot when one is due, and wake those who wait for a task."""
+        result = await self.run(partial(self._then_snapshot, change))
+        await self._wake()
         return result
 
-    def _fold(self, change: Callable[[], T]) -> T:
+    async def _wake(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    def _then_snapshot(self, change: Callable[[], T]) -> T:
         result = change()
         self._since_snapshot += 1
         if self.store is not None and self._since_snapshot >= self.snapshot_every:
-            with suppress(StorageError):  # the upload is safe in its event; the snapshot is tried again
+            with suppress(StorageError):  # the change is safe in its event; the snapshot is tried again
                 self._save()
         return result
 
@@ -180,3 +189,17 @@ class Service:
     def _record(self, event: Event) -> None:
         assert self.store is not None
         self.store.append(event)
+
+
+def _ignore(line: str) -> None:
+    pass
+
+
+def _counted(events: Iterable[Event], total: int, report: Report) -> Iterator[Event]:
+    """The events, with a line of progress every few seconds."""
+    last = time.monotonic()
+    for number, event in enumerate(events, 1):
+        yield event
+        if time.monotonic() - last >= REPORT_EVERY:
+            report(f"replaying {number}/{total} events")
+            last = time.monotonic()

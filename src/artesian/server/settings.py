@@ -1,4 +1,4 @@
-"""The deployment settings of a server. The science is in the federation; these are limits and habits."""
+"""The deployment settings of a server: limits, and how it keeps its store. What is learnt is set in the federation."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Settings:
     measure: Literal["threads", "processes", "ray"] = "threads"  # who measures uploads
     measurers: int = 2  # uploads measured at once
     ray_address: str | None = None  # of a cluster; None: as RAY_ADDRESS says, or one of the server's own
-    bytes_in_flight: int = 1 << 29  # of bodies and answers under way, all together
+    bytes_in_flight: int = 1 << 29  # of bodies and responses under way, all together
     part_bytes: int = 1 << 30  # of uploads that broke off, kept on disk to be continued
     connections: int = 1000  # at once
-    slowest: float = 20_000.0  # bytes per second a body must arrive, and an answer be taken, with
-    grace: float = 10.0  # seconds on top of that, and for the head of a request
+    slowest: float = 20_000.0  # bytes per second at which a body must arrive, and a response be read
+    grace: float = 10.0  # seconds on top of that, and for the headers of a request
     uploads_per_minute: float | None = None  # of one client; None: as many as it likes
     longest_wait: float = 60.0  # seconds of a long poll
     cors: tuple[str, ...] = ()  # origins whose pages may call the server

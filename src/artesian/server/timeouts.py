@@ -1,6 +1,6 @@
-"""uvicorn's connections with an end to every wait: for the head of a request, and for a client that does not read.
+"""Timeouts of connections: for the headers of a request, and for a client that does not read its response.
 
-uvicorn itself waits for ever for either. While a request is being answered the application's own deadlines hold.
+uvicorn itself would wait for ever for either. While a request is handled, the application's own deadlines hold.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FULL = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5\r\ncontent-length: 0
 
 
 def connections(settings: Settings) -> type[H11Protocol]:
-    """The kind of connection that keeps to these settings."""
+    """The class of connections with the timeouts of these settings."""
 
     class Connection(H11Protocol):
-        """One client's connection; at every moment either a request is in work or a deadline runs."""
+        """One client's connection: at any time either a request is being handled or a deadline runs."""
 
-        deadline: asyncio.TimerHandle | None = None  # for the head of the next request
+        deadline: asyncio.TimerHandle | None = None  # for the headers of the next request
         reading: asyncio.TimerHandle | None = None  # for a client to take what was sent
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -45,7 +45,7 @@ def connections(settings: Settings) -> type[H11Protocol]:
             before = self.cycle
             super().handle_events()
             if self.cycle is not before and self.deadline is not None:
-                self.deadline.cancel()  # the head is here: from now on it is the application's time
+                self.deadline.cancel()  # the headers are here: from now on the application's deadlines hold
                 self.deadline = None
 
         def on_response_complete(self) -> None:

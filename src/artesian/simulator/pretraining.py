@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -67,22 +67,42 @@ class Start:
         check(self, rules)
 
     def models(
-        self, model: Model, proxies: Mapping[ClusterId, Learner], everything: Learner, seed: int
+        self,
+        model: Model,
+        proxies: Mapping[ClusterId, Learner],
+        everything: Learner,
+        seed: int,
+        report: Callable[[str], None] | None = None,
     ) -> list[Params]:
-        """One model per cluster, from one common initialisation."""
+        """One model per cluster, from one common initialisation; `report` shows lines of progress."""
+        report = report or _ignore
         trunk = model.start(derive(seed, "initial"))
         if self.kind == "shared" and self.trunk_epochs:
+            report(f"pre-training one model on all proxy sets: {self.trunk_epochs} epochs")
             plan = self._plan(self.trunk_epochs, self.trunk_rate or self.rate)
             trunk = everything.train(trunk, seed=derive(seed, "trunk"), plan=plan)
         if not self.epochs:
             return [trunk for _ in proxies]
-        plan = self._plan(self.epochs, self.rate)
-        return [proxy.train(trunk, seed=derive(seed, "start", k), plan=plan) for k, proxy in proxies.items()]
+        plan, trained = self._plan(self.epochs, self.rate), []
+        for k, proxy in proxies.items():
+            trained.append(proxy.train(trunk, seed=derive(seed, "start", k), plan=plan))
+            report(f"pre-training {len(proxies)} clusters: {len(trained)}/{len(proxies)}")
+        return trained
 
-    def from_samples(self, model: Model, samples: Mapping[ClusterId, Samples], seed: int) -> list[Params]:
+    def from_samples(
+        self,
+        model: Model,
+        samples: Mapping[ClusterId, Samples],
+        seed: int,
+        report: Callable[[str], None] | None = None,
+    ) -> list[Params]:
         """The same, from the proxy sets themselves."""
         x, y = (np.concatenate(part) for part in zip(*((s.x, s.y) for s in samples.values()), strict=True))
-        return self.models(model, proxy_learners(model, samples), model.learner(x, y), seed)
+        return self.models(model, proxy_learners(model, samples), model.learner(x, y), seed, report)
 
     def _plan(self, epochs: int, rate: float) -> Plan:
         return Plan(self.optimizer, rate, epochs, self.batch, decay=self.decay)
+
+
+def _ignore(line: str) -> None:
+    pass

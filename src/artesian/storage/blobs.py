@@ -1,4 +1,4 @@
-"""Arrays by digest: a folder in which what did not change is not written again."""
+"""Arrays in files named by their digest: what did not change is not written again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from artesian.storage.files import storage, sync_folder, write_file
 
 
 class Blobs:
-    """Arrays in a folder, each under the digest of its bytes: what did not change is not written again."""
+    """A folder of arrays, each in a file named by the digest of its bytes."""
 
     def __init__(self, folder: Path, *, sync: bool = True) -> None:
         self.folder, self.sync = folder, sync
@@ -29,7 +29,7 @@ class Blobs:
         return name
 
     def adopt(self, name: str, other: Blobs) -> None:
-        """Have an array of another blobs in the same file system, durably where this one is."""
+        """Take an array from another folder in the same file system, synced if this one syncs."""
         path, source = self.path(name), other.path(name)
         with storage(path):
             if path.exists():
@@ -47,7 +47,7 @@ class Blobs:
             self.path(name).unlink(missing_ok=True)
 
     def get(self, name: str) -> np.ndarray:
-        """The array of this name, if its bytes are still the same."""
+        """The array of this name; damaged bytes are refused."""
         path = self.path(name)
         with storage(path):
             data = path.read_bytes()
@@ -57,7 +57,7 @@ class Blobs:
         except (Refused, KeyError, AttributeError):
             sound = False
         if not sound:
-            raise StorageError("a stored array matches its name", f"other bytes in {path}", "restore the file")
+            raise StorageError(f"The stored array was altered: {path}", "Restore the file from a backup")
         return array
 
     def keep(self, names: set[str]) -> None:
@@ -67,7 +67,7 @@ class Blobs:
                 path.unlink(missing_ok=True)
 
     def path(self, name: str) -> Path:
-        """Where the array of this name lies."""
+        """The file of the array of this name."""
         if not isinstance(name, str) or len(name) != 64 or set(name) - set("0123456789abcdef"):
-            raise StorageError("arrays are named by hex digests", repr(name)[:80], "restore the file that names it")
+            raise StorageError(f"Not the name of a stored array: {repr(name)[:80]}", "Restore the file that names it")
         return self.folder / f"{name}.safetensors"

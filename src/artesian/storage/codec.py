@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Elsewhere:
-    """An array that may not be in memory; in a tree, it stands where the array would."""
+    """Stands in a tree for an array that may not be in memory."""
 
     __slots__ = ()
 
@@ -75,7 +75,7 @@ def with_fields(value: T, trees: Mapping[str, Tree]) -> T:
     kind: Any = type(value)
     hints, _ = _fields(kind)
     if unknown := sorted(set(trees) - set(hints)):
-        raise BadFormat(f"{kind.__name__} has the fields {', '.join(hints)}", unknown[0], "remove it")
+        raise BadFormat(f"{kind.__name__} has no field {unknown[0]!r}", f"Its fields are {', '.join(hints)}")
     built = {name: _build(hints[name], tree, name) for name, tree in trees.items()}
     return replace(value, **built)  # type: ignore[type-var]
 
@@ -122,7 +122,7 @@ def _build_layout(tree: Tree, path: str) -> Layout:
     try:
         return Layout.from_json(tree)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise BadFormat(f"{path} is a layout", repr(tree)[:80], "see the wire format") from None
+        raise BadFormat(f"{path} is not a layout: {repr(tree)[:80]}", "Send it as GET /v1/federation does") from None
 
 
 def _build_dataclass(kind: Any, tree: Tree, path: str) -> Any:
@@ -130,9 +130,9 @@ def _build_dataclass(kind: Any, tree: Tree, path: str) -> Any:
     hints, required = _fields(kind)
     tree = translated(kind, tree)
     if unknown := sorted(set(tree) - set(hints)):
-        raise BadFormat(f"{path} has the fields {', '.join(hints)}", f"{unknown[0]} besides", "remove it")
+        raise BadFormat(f"{path} has no field {unknown[0][:80]!r}", f"Its fields are {', '.join(hints)}")
     if missing := sorted(required - set(tree)):
-        raise BadFormat(f"{path} has the field {missing[0]}", "none", "add it")
+        raise BadFormat(f"{path} lacks the field {missing[0]!r}", "Add it")
     return kind(**{name: _build(hints[name], item, f"{path}/{name}") for name, item in tree.items()})
 
 
@@ -145,7 +145,7 @@ def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
 
 def _expect(holds: bool, tree: Tree, path: str, wanted: str) -> Any:
     if not holds:
-        raise BadFormat(f"{path} is {wanted}", repr(tree)[:80], "see the wire format")
+        raise BadFormat(f"{path} must be {wanted}, not {repr(tree)[:80]}", "Fix the message, and send it again")
     return tree
 
 
@@ -179,7 +179,7 @@ def _unescape(key: str) -> str:
 
 
 def to_json(tree: Tree) -> str:
-    """Compact JSON of a tree without arrays; NaN and Inf have no place in it."""
+    """Compact JSON of a tree without arrays; NaN and Inf are refused."""
     return json.dumps(tree, allow_nan=False, separators=(",", ":"))
 
 
@@ -189,7 +189,7 @@ def encode(kind: str, value: Any) -> bytes:
 
 
 def encode_parts(kind: str, value: Any) -> list[bytes | memoryview]:
-    """A message of this kind in pieces: its head, then its arrays as they lie in memory, none of them copied."""
+    """A message of this kind in pieces: its header, then its arrays as they lie in memory, none of them copied."""
     tensors: dict[str, np.ndarray] = {}
 
     def put(path: str, array: np.ndarray) -> Tree:
@@ -204,7 +204,7 @@ def encode_parts(kind: str, value: Any) -> list[bytes | memoryview]:
 
 
 def _file(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """A safetensors file in pieces: the library would copy every array, and let no other thread work meanwhile."""
+    """A safetensors file in pieces: the library would copy every array, and block other threads meanwhile."""
     head: dict[str, Any] = {"__metadata__": metadata}
     pieces: list[bytes | memoryview] = []
     end = 0
@@ -213,7 +213,7 @@ def _file(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> lis
         begin, end = end, end + little.nbytes
         dtype = NAMES.get(little.dtype.str[1:])
         if dtype is None:
-            raise TypeError(f"a tensor of {array.dtype} has no place in a message")
+            raise TypeError(f"a tensor of {array.dtype} cannot be put into a message")
         head[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [begin, end]}
         pieces.append(little.reshape(-1).view(np.uint8).data)
     text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
@@ -222,49 +222,60 @@ def _file(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> lis
 
 
 def decode(kind: str, data: Bytes, into: type[T], limit: int = HEADER_LIMIT, most: int | None = None) -> T:
-    """The value of a message of this kind, its JSON within `limit`, of `most` tensors; anything else is refused.
+    """The value of a message of this kind with at most `most` tensors, its header within `limit` bytes.
 
-    Its arrays lie in `data`, which nobody may change from here on.
+    Anything else is refused. The arrays lie in `data`, which nobody may change from here on.
     """
     try:
         return _decode(kind, data, into, limit, most)
     except RecursionError:
-        raise BadFormat("a message is shallow", "a deep nesting", "see the wire format") from None
+        raise BadFormat("The message is nested too deeply", "Send fewer levels") from None
 
 
 def _decode(kind: str, data: Bytes, into: type[T], limit: int, most: int | None) -> T:
     head = _header(data, limit)
     if most is not None and len(head) > most + 1:
-        raise BadFormat(f"a message has {most} tensors at most", f"{len(head) - 1}", "send only what is asked for")
+        raise BadFormat(
+            f"{len(head) - 1} tensors in a message that may hold {most}", "Send only what the task asks for"
+        )
     try:
         metadata = head["__metadata__"]
         if not all(isinstance(text, str) for text in metadata.values()):
             raise TypeError("metadata are texts")
         envelope = _loads(metadata["artesian"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadFormat("a message carries our metadata", _short(error), "see the wire format") from None
+        raise BadFormat(
+            f"The metadata of the message cannot be read ({_short(error)})",
+            'Put one JSON text under the key "artesian"',
+        ) from None
     if not isinstance(envelope, dict) or type(envelope.get("format")) is not int:
-        raise BadFormat("metadata hold a format number", repr(envelope)[:80], "see the wire format")
+        raise BadFormat(f"The metadata state no format: {repr(envelope)[:80]}", f'Add "format": {FORMAT}')
     check_format(envelope["format"])
     if envelope.get("kind") != kind or "body" not in envelope:
-        raise BadFormat(f"this is a message of kind {kind}", repr(envelope.get("kind")), "send the right kind")
+        raise BadFormat(
+            f"A message of kind {repr(envelope.get('kind'))[:80]}", f"Send one of kind {kind!r}, with a body"
+        )
     tensors = _tensors(head, memoryview(data)[8 + _length(data) :])
 
     def get(name: str) -> np.ndarray:
         if not isinstance(name, str) or name not in tensors:
-            raise BadFormat("every tensor named is in the file", repr(name)[:80], "send it")
+            raise BadFormat(
+                f"The message holds no tensor {repr(name)[:80]}, or names it twice", "Send each tensor once"
+            )
         return tensors.pop(name)
 
     value = from_tree(into, gather(envelope["body"], "$tensor", get))
     if tensors:
-        raise BadFormat("every tensor in the file is named", sorted(tensors)[0], "leave it out")
+        raise BadFormat(f"Nothing in the message refers to its tensor {sorted(tensors)[0][:80]!r}", "Leave it out")
     return value
 
 
 def check_format(number: int) -> None:
     """Refuse what a newer version wrote."""
     if number != FORMAT:
-        raise UnknownFormat(f"this version reads format {FORMAT}", str(number), "use the version that wrote it")
+        raise UnknownFormat(
+            f"Format {number}, but this version of Artesian reads format {FORMAT}", "Use the version that wrote it"
+        )
 
 
 def digest(tree: Tree) -> str:
@@ -295,12 +306,12 @@ _fingerprints: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}
 
 
 def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """A model under its ordinary parameter names: a plain safetensors file for anybody to read."""
+    """A model under its ordinary parameter names: a plain safetensors file for any tool."""
     return save({name: contiguous(array) for name, array in arrays.items()})
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array in one piece; numpy's own function would give a lone number an axis."""
+    """The array in one piece of memory; numpy's own function would give a single number an axis."""
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
@@ -313,17 +324,13 @@ def _header(data: Bytes, limit: int) -> dict[str, Any]:
     """The JSON header of a safetensors file, checked before any tensor is touched."""
     length = _length(data)
     if not 2 <= length <= min(limit, len(data) - 8):
-        raise BadFormat(
-            f"a message is a safetensors file with a header of {limit} bytes at most",
-            f"{len(data)} bytes",
-            "see the wire format",
-        )
+        raise _unsound(f"no header of 2 to {limit} bytes in a body of {len(data)}")
     try:
         head = _loads(bytes(data[8 : 8 + length]).decode())
     except ValueError as error:
-        raise BadFormat("the header is JSON", _short(error), "see the wire format") from None
+        raise _unsound(f"its header is not JSON ({_short(error)})") from None
     if not isinstance(head, dict):
-        raise BadFormat("the header is a JSON object", repr(head)[:80], "see the wire format")
+        raise _unsound(f"its header is not a JSON object but {repr(head)[:80]}")
     return head
 
 
@@ -343,14 +350,14 @@ def _tensors(head: Mapping[str, Any], data: memoryview) -> dict[str, np.ndarray]
 
 
 def _place(told: Any) -> tuple[np.dtype[Any], list[int], int, int]:
-    """What a header says of one tensor: its numbers, its shape, and from where to where it lies."""
+    """What a header says about one tensor: its dtype, shape, first byte and end."""
     if not isinstance(told, dict) or set(told) != {"dtype", "shape", "data_offsets"}:
         raise _unsound(repr(told)[:80])
     shape, offsets = told["shape"], told["data_offsets"]
     if not _counts(shape) or not _counts(offsets) or len(offsets) != 2 or len(shape) > DIMENSIONS:
         raise _unsound(repr(told)[:80])
     if not isinstance(told["dtype"], str) or told["dtype"] not in DTYPES:
-        raise BadFormat(f"tensors are {', '.join(DTYPES)}", str(told["dtype"])[:80], "convert it")
+        raise BadFormat(f"A tensor of type {str(told['dtype'])[:80]!r}", f"Convert it to one of {', '.join(DTYPES)}")
     return np.dtype(DTYPES[told["dtype"]]).newbyteorder("<"), shape, *offsets
 
 
@@ -358,12 +365,12 @@ def _counts(told: Any) -> bool:
     return isinstance(told, list) and all(type(number) is int and 0 <= number < 1 << 53 for number in told)
 
 
-def _unsound(got: str) -> BadFormat:
-    return BadFormat("a message is a sound safetensors file", got, "send it again")
+def _unsound(problem: str) -> BadFormat:
+    return BadFormat(f"Not a valid safetensors file: {problem}", "Send it again")
 
 
 def _loads(text: str) -> Any:
-    """Strict JSON: no key twice, no number that is not finite, no half of a character."""
+    """Strict JSON: no key twice, no number that is not finite, no lone surrogate."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is not a text")
     value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite)
@@ -379,7 +386,7 @@ def _finite(text: str) -> float:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return result
 
 

@@ -1,11 +1,11 @@
-"""Named places to die at, so that tests can kill a server between any two durable steps."""
+"""Named places where tests can kill a server: between any two durable steps."""
 
 from __future__ import annotations
 
 import os
 import signal
 
-VARIABLE = "ARTESIAN_FAILPOINT"  # "name:hits": die when this place is reached for the so-manieth time
+VARIABLE = "ARTESIAN_FAILPOINT"  # "name:N": die on the Nth hit of this place
 _hits: dict[str, int] = {}
 
 NAMES = (
@@ -21,7 +21,7 @@ NAMES = (
 
 
 def reach(name: str) -> None:
-    """Die here, at once and without a word, if the environment says so."""
+    """Kill this process here, if the environment says so."""
     wanted, _, hits = os.environ.get(VARIABLE, "").partition(":")
     if wanted == name:
         _hits[name] = _hits.get(name, 0) + 1

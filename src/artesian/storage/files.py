@@ -1,4 +1,4 @@
-"""Files and folders: written whole or not at all, locked, synced; the system's complaints in our words."""
+"""Files and folders: written whole or not at all, locked, synced; errors of the system as a StorageError."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from pathlib import Path
 from artesian.errors import StorageError
 from artesian.storage.codec import Bytes
 
-_FULL = "the disk is full", "free some space; what was written before is intact"
-_MISSING = "what is read is there, what is new has a place we can write in", "restore it, or name another place"
-_IN_THE_WAY = "what holds a file or a folder is a folder", "name another place: here, or above it, is a file"
-COMPLAINTS = {
-    0: ("a file must be writable and readable", "check the folder's permissions"),
-    errno.ENOENT: _MISSING,
-    errno.ENOTDIR: _IN_THE_WAY,
-    errno.EEXIST: _IN_THE_WAY,
+_FULL = "The disk is full", "Free some space; what was written before is intact"
+_DENIED = "Permission denied", "Check who may read and write it, and its folder"
+_FILE = "A file is in the way of a folder", "Choose another path"
+COMPLAINTS = {  # what the system's errors mean, and what to do about them
+    errno.ENOENT: ("No such file or directory", "Check the path, or restore it"),
+    errno.ENOTDIR: _FILE,
+    errno.EEXIST: _FILE,
+    errno.EISDIR: ("A folder is in the way of a file", "Choose another path"),
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.EROFS: ("The disk is read-only", "Choose another path"),
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: _FULL,
@@ -28,18 +31,19 @@ COMPLAINTS = {
 
 @contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn an operating system's complaint about `path` into ours."""
+    """Turn the operating system's error about `path` into a StorageError."""
     try:
         yield
     except OSError as error:
-        rule, remedy = COMPLAINTS.get(error.errno or 0, COMPLAINTS[0])
-        raise StorageError(rule, f"{error.strerror or error} at {path}", remedy) from error
+        other = error.strerror or str(error), "Check the disk, and the permissions of the folder"
+        problem, remedy = COMPLAINTS.get(error.errno or 0, other)
+        raise StorageError(f"{problem}: {path}", remedy) from error
 
 
 def write_file(path: Path, data: Bytes | Sequence[Bytes], *, private: bool = False, sync: bool = True) -> None:
     """Write a file whole or not at all, in one piece or several: temporary name, sync, rename, sync of the folder.
 
-    Without `sync` that holds for a killed process, not for a machine that lost its power.
+    Without `sync` a file is whole after the process was killed, but perhaps not after the machine lost power.
     """
     mode = 0o600 if private else 0o666
     temporary = path.with_name(path.name + ".tmp")

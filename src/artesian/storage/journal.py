@@ -1,4 +1,4 @@
-"""A journal: a text file with one record a line: a checksum, a space, a JSON object that carries its own number.
+"""A journal: a text file with one record per line: a checksum, a space, a JSON object with the record's number.
 
 A line cut short at the very end was never acknowledged and is dropped; a bad line anywhere else means the file was
 altered, and is refused.
@@ -71,7 +71,7 @@ class Journal:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Sync, and let go of the file."""
+        """Sync and close the file."""
         self.flush()
         self._file.close()
 
@@ -94,7 +94,7 @@ def _line(record: dict[str, Any]) -> bytes:
 
 
 def _parse(line: bytes, number: int) -> dict[str, Any] | None:
-    """The record of a line, or None where the line is not sound."""
+    """The record of a line, or None if the line is damaged."""
     text = line[9:]
     if line[:9] != b"%08x " % zlib.crc32(text):
         return None
@@ -106,7 +106,7 @@ def _parse(line: bytes, number: int) -> dict[str, Any] | None:
 
 
 def _read(path: Path) -> tuple[list[dict[str, Any]], int, int]:
-    """The sound records, the bytes they take, and the bytes of a torn tail."""
+    """The valid records, the bytes they take, and the bytes of a torn tail."""
     with storage(path):
         data = path.read_bytes() if path.exists() else b""
     *lines, tail = data.split(b"\n")
@@ -119,7 +119,5 @@ def _read(path: Path) -> tuple[list[dict[str, Any]], int, int]:
     length = sum(len(line) + 1 for line in lines[: len(records)])
     altered = _parse(tail[:-1], len(records)) is not None  # whole, but for its newline
     if len(records) < len(lines) or altered:
-        raise JournalDamaged(
-            "every line of a journal is a sound record", f"a bad record {len(records)} in {path}", "restore the file"
-        )
+        raise JournalDamaged(f"Record {len(records)} of {path} was altered", "Restore the file from a backup")
     return records, length, len(tail)

@@ -1,4 +1,4 @@
-"""Values inside values: swap all of one kind, wherever they stand in dataclasses, mappings and lists."""
+"""Replace all values of one kind inside dataclasses, mappings and lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
-    """A value with everything of a kind inside it swapped; what holds nothing of it stays the same object."""
+    """A value in which everything of a kind is replaced; what holds nothing of that kind stays the same object."""
     if isinstance(value, kind):
         return swap(value)
     if is_dataclass(value) and not isinstance(value, type):

@@ -1,6 +1,6 @@
 """Open tasks on disk: memory holds a record of each, never its models.
 
-After a crash they are worked out again by replaying events, so nothing here is synced before a snapshot asks for it.
+After a crash the events are replayed, which computes them again: so nothing here is synced until a snapshot needs it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from artesian.storage.files import storage
 
 
 class OpenTasks(MutableMapping[ClientId, Task]):
-    """The open task of every member. Used in the writer's turn only."""
+    """The open task of every member. Written in the writer's turn only."""
 
     def __init__(self, folder: Path) -> None:
         with storage(folder):
-            shutil.rmtree(folder, ignore_errors=True)  # of an earlier life; a snapshot or the events have it all
+            shutil.rmtree(folder, ignore_errors=True)  # of an earlier start; the snapshot and the events have it all
         self._blobs = Blobs(folder, sync=False)
         self._records: dict[ClientId, Tree] = {}
         self._uses: Counter[str] = Counter()  # of each array, by open tasks
-        self._unwritten: dict[ClientId, Task] = {}  # the disk was full: kept here until a snapshot finds room
+        self._unwritten: dict[ClientId, Task] = {}  # the disk was full: in memory until a snapshot can write them
 
     def __getitem__(self, client: ClientId) -> Task:
         if client in self._unwritten:
@@ -57,11 +57,11 @@ class OpenTasks(MutableMapping[ClientId, Task]):
 
     @property
     def records(self) -> Mapping[ClientId, Tree]:
-        """Every task with the names of its arrays in their places."""
+        """Every task, with names in place of its arrays."""
         return self._records
 
     def settle(self, blobs: Blobs) -> set[str]:
-        """Have every array durable in `blobs` too, and return their names."""
+        """Put every array into `blobs` too, and return their names."""
         for client, task in list(self._unwritten.items()):
             self._write(client, task)
             del self._unwritten[client]
@@ -70,7 +70,7 @@ class OpenTasks(MutableMapping[ClientId, Task]):
         return set(self._uses)
 
     def fill(self, records: Mapping[ClientId, Tree], blobs: Blobs) -> None:
-        """Put a snapshot's tasks here, each array checked against its name."""
+        """Take over a snapshot's tasks; each array is checked against its name."""
         for client, record in records.items():
             for name in _names(record):
                 blobs.get(name)
@@ -89,7 +89,7 @@ class OpenTasks(MutableMapping[ClientId, Task]):
             self._uses[name] -= 1
             if not self._uses[name]:
                 del self._uses[name]
-                with suppress(StorageError):  # one file too many is no harm: the next start sweeps
+                with suppress(StorageError):  # an extra file does no harm: the next start removes it
                     self._blobs.drop(name)
 
 

@@ -1,9 +1,9 @@
-"""The durable half of a federation: events synced before they are acknowledged, snapshots, arrays by digest.
+"""What a server keeps on disk: events synced before they are acknowledged, snapshots, arrays by digest.
 
-A store is a folder: `artesian.db` (SQLite: who we are, events, snapshots), `blobs/` (arrays under their digest),
-`mark` (how far the store had got, outside the database) and `lock`. Every event carries a digest chained to the one
-before it, so nothing can be altered, dropped or reordered unseen. SQLite forgets a damaged tail without a word; the
-mark remembers, and a store that is behind it is refused.
+A store is a folder: `artesian.db` (SQLite: which federation, events, snapshots), `blobs/` (arrays under their digest),
+`mark` (the number of the last event, outside the database) and `lock`. Every event carries a digest chained to the one
+before it, so nothing can be altered, dropped or reordered unseen. SQLite silently drops a damaged tail of its log; the
+mark still knows about it, and a store that is behind its mark is refused.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -68,9 +68,10 @@ class Store:
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         """Open or create the store of the federation that `identity` describes."""
         self.folder = folder
-        self.count, self.chain = 0, ""  # events so far, and the digest that sums them up
-        self._sound = True  # the mark says what the database says
-        self._held = ExitStack()  # everything to let go of
+        self.count, self.chain = 0, ""  # events so far, and the digest of them all
+        self._sound = True  # mark and database agree
+        self._held = ExitStack()  # everything to close
+        self._rollback: Callable[[], None] = lambda: None  # of the database, once it is open
         with self._held:
             self._open(identity)
             self._held = self._held.pop_all()
@@ -111,11 +112,11 @@ class Store:
         return [json.loads(record) for record in reversed(records)]
 
     def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
-        """Write a snapshot with the tasks on the shelf, then drop what only older ones needed.
+        """Write a snapshot with the open tasks, then drop what only older ones needed.
 
-        Raw uploads before it go too, unless they are kept.
+        Raw uploads before it are dropped too, unless `keep_uploads`.
         """
-        assert not snapshot.given, "open tasks lie on the shelf"
+        assert not snapshot.given, "open tasks are kept in open_tasks"
         names = self.open_tasks.settle(self.blobs)
 
         def put(path: str, array: np.ndarray) -> Tree:
@@ -135,7 +136,7 @@ class Store:
             self.blobs.keep(names)
 
     def latest(self) -> tuple[int, Snapshot] | None:
-        """The newest snapshot, with the number of events it stands for; its open tasks go to the shelf."""
+        """The newest snapshot, with the number of events before it; its open tasks go to `open_tasks`."""
         query = sql.select(SNAPSHOTS).order_by(SNAPSHOTS.c.events.desc()).limit(1)
         with self._database():
             row = self._db.execute(query).mappings().first()
@@ -163,14 +164,14 @@ class Store:
             self._db.commit()
 
     def about(self) -> dict[str, Any]:
-        """What the store says of itself."""
+        """What the store says about itself."""
         with self._database():
             rows = self._db.execute(sql.select(ABOUT)).all()
             self._db.rollback()
         return {row.key: json.loads(row.value) for row in rows}
 
     def close(self) -> None:
-        """Let go of the database and the lock."""
+        """Close the database and release the lock."""
         self._held.close()
 
     # opening
@@ -182,8 +183,8 @@ class Store:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._held.callback(os.close, _locked(self.folder / "lock"))
             if database.exists() and not mark.exists():
-                raise StoreDamaged("a store has its mark", f"none at {mark}", "restore it")
-            if not mark.exists():  # it comes first, and whole: whoever dies after it begins again
+                raise StoreDamaged(f"The store has lost its mark: {mark}", "Restore it from a backup")
+            if not mark.exists():  # written first, and whole: after a crash right here the store begins again
                 write_file(mark, _slot(0, _genesis(about)), private=True)
             self._mark = os.open(mark, os.O_RDWR)
             self._held.callback(os.close, self._mark)
@@ -194,10 +195,11 @@ class Store:
         self._held.callback(engine.dispose)
         with self._database():
             self._db = self._held.enter_context(engine.connect())
+            self._rollback = self._db.rollback
             self._begin(about) if self._is_empty() else self._reopen(identity)
 
     def _is_empty(self) -> bool:
-        """Nothing was ever acknowledged: no mark above 0, and no word of who we are."""
+        """Whether nothing was ever acknowledged: no event in the mark, and no federation in the database."""
         known = sql.inspect(self._db).has_table("about") and self._db.execute(sql.select(ABOUT)).first() is not None
         self._db.rollback()
         if not known and self._read_mark()[0]:
@@ -219,15 +221,14 @@ class Store:
         for key, value in identity.items():
             if found.get(key) != json.loads(json.dumps(value)):
                 raise StoreMismatch(
-                    f"{self.folder} is the store of this federation",
-                    f"another {key}: {str(found.get(key))[:80]}",
-                    "serve the federation it belongs to, or name another store",
+                    f"{self.folder} is the store of another federation: its {key} is {str(found.get(key))[:80]}",
+                    "Serve the federation it belongs to, or choose another store",
                 )
         self._check_chain(_genesis(found))
         self._check_mark()
 
     def _check_chain(self, genesis: str) -> None:
-        """Every event follows from the one before it, and the snapshot stands on one of them."""
+        """Every event follows from the one before it, and the snapshot belongs to one of them."""
         rows = self._db.execute(sql.select(EVENTS).order_by(EVENTS.c.number)).all()
         snapshots = {row.events: row for row in self._db.execute(sql.select(SNAPSHOTS)).all()}
         self._db.rollback()
@@ -239,28 +240,30 @@ class Store:
             if row.number != self.count or row.chain != self.chain:
                 raise self._damaged(f"event {self.count} does not follow from the one before")
             if self.count == marked and self.chain != expected:
-                raise self._damaged(f"the mark has seen another event {marked}")
+                raise self._damaged(f"event {marked} is not the one the mark knows")
             stands = snapshots.pop(self.count, None)
             if stands and (stands.chain, stands.digest) != (self.chain, _chained(self.chain, stands.record)):
                 raise self._damaged(f"the snapshot after event {self.count} was altered")
         stands = snapshots.pop(0, None)
         if snapshots or (stands and stands.digest != _chained(genesis, stands.record)):
-            raise self._damaged("a snapshot stands on events that are not there")
+            raise self._damaged("the events before a snapshot are missing")
 
     def _check_mark(self) -> None:
-        """The database must have every event the mark has seen; one more may have missed its mark."""
+        """The database must hold every event up to the mark; one more may have come just before a crash."""
         number, chain = self._read_mark()
         if not number <= self.count <= number + 1 or (self.count == number and self.chain != chain):
-            raise self._damaged(f"the mark has seen {number} events, the database holds {self.count}")
+            raise self._damaged(f"the mark counts {number} events, the database holds {self.count}")
         if self.count > number:
             self._set_mark(self.count, self.chain)
 
     def _check_sound(self) -> None:
         if not self._sound:
-            raise StorageError("the mark can be written", "a mark behind the database", "mend the disk, then restart")
+            raise StorageError(
+                f"The mark is behind the database: {self.folder / 'mark'}", "Fix the disk, then restart the server"
+            )
 
-    def _damaged(self, got: str) -> StoreDamaged:
-        return StoreDamaged("a store holds exactly what it acknowledged", f"{got} ({self.folder})", "restore a backup")
+    def _damaged(self, problem: str) -> StoreDamaged:
+        return StoreDamaged(f"The store {self.folder} is damaged: {problem}", "Restore a backup")
 
     # the mark: two slots written in turn, so that one is always whole
 
@@ -286,33 +289,28 @@ class Store:
         try:
             return from_tree(kind, gather(record, "$blob", self.blobs.get))
         except (Refused, ValueError) as error:
-            raise self._damaged(f"a {kind.__name__.lower()} that cannot be read: {error}") from None
+            raise self._damaged(f"a {kind.__name__.lower()} cannot be read: {error}") from None
 
     @contextmanager
     def _database(self) -> Iterator[None]:
-        """Turn the database's complaints into ours; whatever was begun is taken back."""
+        """Turn the database's errors into ours, after rolling back."""
         try:
             yield
         except OperationalError as error:
-            self._take_back()
+            self._rollback()
             raise StorageError(
-                "the database can be written", str(error.orig), "free some space; nothing acknowledged is lost"
+                f"The database cannot be written: {error.orig} ({self.folder})",
+                "Free some disk space; nothing acknowledged is lost",
             ) from error
         except DatabaseError as error:
-            self._take_back()
+            self._rollback()
             raise self._damaged(str(error.orig)) from error
-
-    def _take_back(self) -> None:
-        if hasattr(self, "_db"):
-            self._db.rollback()
 
 
 def _locked(path: Path) -> int:
     handle = lock_file(path)
     if handle is None:
-        raise StoreLocked(
-            "one server works on a store", f"{path} held by another", "stop the other, or name another store"
-        )
+        raise StoreLocked(f"Another server uses this store: {path.parent}", "Stop it, or choose another store")
     return handle
 
 
@@ -336,22 +334,22 @@ def _genesis(about: Mapping[str, Any]) -> str:
 
 
 def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[dict[str, Any]]]:
-    """A store that no server holds: about, number of events, the newest snapshot and where it stands, last events."""
+    """A store that no server uses: about, number of events, events before the newest snapshot, it, last events."""
     database = folder / "artesian.db"
     if not database.exists():
-        raise SettingError("a store is a folder with artesian.db", str(folder), "name the folder a server wrote")
+        raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the --store folder of a server")
     view = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         identity = {key: json.loads(value) for key, value in view.execute("SELECT key, value FROM about")}
     except sqlite3.Error as error:
-        raise StoreDamaged("a store can be read", f"{error} at {database}", "restore a backup") from None
+        raise StoreDamaged(f"The store {folder} cannot be read: {error}", "Restore a backup") from None
     finally:
         view.close()
     store = Store(folder, {key: value for key, value in identity.items() if key != "format"})
     try:
         latest = store.latest()
         if latest is None:
-            raise SettingError("a store holds a snapshot", f"none at {folder}", "start its server once")
+            raise SettingError(f"No snapshot in the store {folder} yet", "Start its server once")
         done, snapshot = latest
         return store.about(), store.count, done, snapshot, store.last(5)
     finally:

@@ -19,7 +19,8 @@ class InProcess(CoordinatorTransport):
     """A transport that speaks HTTP to the application without a network: every byte is encoded and decoded."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        from artesian.server.app import create_app, decode_task
+        from artesian.server.app import create_app
+        from artesian.server.messages import decode_task
         from artesian.server.service import Service
 
         self.coordinator = coordinator
