@@ -117,7 +117,8 @@ def client(
     leave: Annotated[bool, typer.Option("--leave", help="Leave the federation, in the end.")] = False,
     patience: Annotated[float, typer.Option(help="Seconds to keep trying on a bad network.", min=0)] = 60.0,
     ca: Annotated[
-        Path | None, typer.Option("--ca", metavar="FILE", help="Certificates to trust (PEM), such as your own authority's.")
+        Path | None,
+        typer.Option("--ca", metavar="FILE", help="Certificates to trust, in PEM format."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
