@@ -1,5 +1,10 @@
 """An upload's way from bytes to reply: its numbers are scanned once, and its clusters are split once."""
 
+import importlib
+import re
+from functools import reduce
+from pathlib import Path
+
 import numpy as np
 import pytest
 from promises.federation import MODEL, SECRET, Server, restored
@@ -73,3 +78,13 @@ def test_the_clusters_are_split_once_per_fold(server, monkeypatch) -> None:
         monkeypatch.setattr(module, "split", lambda *args: calls.append(1) or split(*args), raising=False)
     assert server.ask("PUT", "/v1/clients/c0/uploads/1", SECRET, content=an_upload()).status_code == 200
     assert len(calls) == 1
+
+
+def test_every_hop_in_the_docs_is_in_the_file_it_links_to() -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "architecture.md"
+    hops = re.findall(r"^\d+\. \[`([\w.]+)`\]\((\.\./\.\./src/(artesian/[\w/]+)\.py)\)", page.read_text(), re.M)
+    assert 10 <= len(hops) <= 12
+    for name, link, module in hops:
+        assert (page.parent / link).exists(), link
+        found = reduce(getattr, name.split("."), importlib.import_module(module.replace("/", ".")))
+        assert found.__module__ == module.replace("/", "."), name
