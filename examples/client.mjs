@@ -4,7 +4,8 @@
 //
 // It learns a softmax regression (dense.weight, dense.bias) from {"x": [[...], ...], "y": [0, 1, ...]}: joins, trains the
 // model it is given, uploads, and keeps what it is given next in HOME/task.safetensors. Kill it anywhere and start it again.
-// It follows the recipe `train` and no other: federations whose clients hold several models need another client.
+// It follows the recipe `train` with gradient descent. Whatever else a task asks for (another recipe, Adam, a mask, ...) it
+// refuses by name: a task that is followed by half would spoil the federation.
 
 import { createHash, randomBytes } from "node:crypto";
 import * as fs from "node:fs";
@@ -46,25 +47,66 @@ function encode(body, name, vector) {
   return Buffer.concat([length, header, Buffer.from(vector.buffer)]);
 }
 
+// What this client can follow of a task: each setting with a check, and what to say where it fails. Unknown ones are refused.
+const FOLLOWS = {
+  optimizer: [(value) => value === "sgd", "gradient descent (sgd)"],
+  rate: [(value) => value > 0, "a rate above 0"],
+  epochs: [(value) => Number.isInteger(value) && value >= 1, "whole epochs"],
+  batch: [(value) => Number.isInteger(value) && value >= 1, "whole batches"],
+  momentum: [(value) => value >= 0 && value < 1, "momentum from 0 to 1"],
+  decay: [(value) => value >= 0, "weight decay from 0 on"],
+  schedule: [(value) => ["constant", "linear", "cosine"].includes(value), "the schedules constant, linear and cosine"],
+  cooling: [() => true, ""], // the server has multiplied the rate by it
+  seed: [() => true, ""], // of the order of samples in mini-batches: any order is as good
+  prox: [(value) => value >= 0, "a pull from 0 on"],
+  delta: [(value) => typeof value === "boolean", "delta true or false"],
+  sparsity: [(value) => value === 0, "no mask of small weights"],
+  keep: [(value) => !value, "no model kept beside the task"],
+  labels: [(value) => !value, "no count of labels kept"],
+};
+function checkTask({ recipe, settings, models }) {
+  if (recipe !== "train") throw new Error(`this client knows the recipe train, not ${recipe}`);
+  if (Object.keys(models).length !== 1) throw new Error(`this client trains one model, not ${Object.keys(models).length}`);
+  for (const [name, value] of Object.entries(settings)) {
+    if (!Object.keys(FOLLOWS).includes(name)) throw new Error(`this client does not know the setting ${name}`);
+    const [follows, can] = FOLLOWS[name];
+    if (!follows(value)) throw new Error(`the task asks for ${name} = ${JSON.stringify(value)}; this client follows ${can}`);
+  }
+}
+const SCHEDULES = { constant: () => 1, linear: (done) => 1 - done, cosine: (done) => (1 + Math.cos(Math.PI * done)) / 2 };
+
 // The recipe `train`: descend the mean cross-entropy + prox/2 ||w - given||^2; send the model, or its change.
-function train(given, layout, { rate, epochs, prox = 0, delta = false }) {
+function train(given, layout, settings) {
+  const { rate, epochs, batch, momentum = 0, decay = 0, schedule = "constant", prox = 0, delta = false } = settings;
   const [weight, offset] = layout.entries; // rows of features, columns of classes; then one number for each class
   if (weight?.name !== "dense.weight" || offset?.name !== "dense.bias") throw new Error("this is no softmax regression");
-  const [classes] = offset.shape, w = Float64Array.from(given), bias = given.length - classes;
+  const [classes] = offset.shape, w = Float64Array.from(given), velocity = w.map(() => 0), bias = given.length - classes;
   for (let epoch = 0; epoch < epochs; epoch++) {
-    const slope = w.map((value, i) => prox * (value - given[i]));
-    x.forEach((row, n) => {
-      const score = [...w.subarray(bias)].map((b, k) => row.reduce((s, v, i) => s + v * w[i * classes + k], b));
-      const power = score.map((s) => Math.exp(s - Math.max(...score))), total = power.reduce((a, b) => a + b);
-      power.forEach((p, k) => {
-        const error = (p / total - (k === y[n])) / x.length;
-        row.forEach((v, i) => (slope[i * classes + k] += error * v));
-        slope[bias + k] += error;
-      });
-    });
-    slope.forEach((s, i) => (w[i] -= rate * s));
+    const order = shuffled(x.length), step = rate * SCHEDULES[schedule](epoch / epochs);
+    for (let first = 0; first < order.length; first += batch) {
+      const rows = order.slice(first, first + batch);
+      const slope = w.map((value, i) => prox * (value - given[i]) + decay * value);
+      for (const n of rows) {
+        const score = [...w.subarray(bias)].map((b, k) => x[n].reduce((s, v, i) => s + v * w[i * classes + k], b));
+        const power = score.map((s) => Math.exp(s - Math.max(...score))), total = power.reduce((a, b) => a + b);
+        power.forEach((p, k) => {
+          const error = (p / total - (k === y[n])) / rows.length;
+          x[n].forEach((v, i) => (slope[i * classes + k] += error * v));
+          slope[bias + k] += error;
+        });
+      }
+      slope.forEach((s, i) => (w[i] -= step * (velocity[i] = momentum * velocity[i] + s)));
+    }
   }
   return Float32Array.from(w, (value, i) => (delta ? value - given[i] : value)); // all entries are floats here
+}
+function shuffled(count) {
+  const order = Array.from({ length: count }, (_, i) => i);
+  for (let i = count - 1; i > 0; i--) {
+    const other = Math.floor(Math.random() * (i + 1));
+    [order[i], order[other]] = [order[other], order[i]];
+  }
+  return order;
 }
 
 // HTTP: what may pass is tried again, after as long as the server asks for and a little more by chance.
@@ -119,7 +161,7 @@ for (let turn = 0; turn < Number(times); turn++) {
   task ??= await patiently(openTask);
   let body = read("upload.safetensors"); // of an earlier life, perhaps
   if (!body) {
-    if (task.recipe !== "train") throw new Error(`this client knows the recipe train, not ${task.recipe}`);
+    checkTask(task);
     const [[name, given]] = Object.entries(task.models);
     const told = { client, number: task.number, samples: x.length, mixture: null, metrics: {} };
     save("upload.safetensors", (body = encode(told, name, train(given, layout, task.settings))));

@@ -10,6 +10,7 @@ from promises.federation import Web, until
 
 POINTS = """
 import os
+from dataclasses import replace
 import numpy as np
 from artesian import CDFL, IFCA, FedBuff, FedProx, Plan
 from artesian.learners.arrays import SoftmaxRegression
@@ -25,6 +26,12 @@ def draw(cluster, seed, count=60):
     angle = np.pi * cluster / 2
     x = rng.normal(0, 1, (count, 2)) + np.outer(2 * y - 1, [np.cos(angle), np.sin(angle)])
     return x.astype(np.float32), y
+
+
+def asking(**settings):
+    "An algorithm whose tasks have these settings."
+    task = lambda self, state, client: replace(FedBuff.task(self, state, client), settings=settings)
+    return type("Asking", (FedBuff,), {"task": task})(buffer_size=1)
 
 
 def federation():

@@ -5,18 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 from promises.table import needs
-from servers import Process
+from servers import POINTS, Process
 
-from artesian.core import Task, Upload
+from artesian.core import Plan, Task, Upload
 from artesian.params import seal
 from artesian.storage.codec import decode, encode
 
 NODE = shutil.which("node")
+PLAN = "Plan(epochs=5, rate=0.3)"
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "client.mjs"
 
 
@@ -29,8 +31,8 @@ def node() -> None:
 def serve(tmp_path):
     started = []
 
-    def start(algorithm: str) -> Process:
-        started.append(Process(tmp_path / "server", algorithm=algorithm))
+    def start(algorithm: str, plan: str = PLAN) -> Process:
+        started.append(Process(tmp_path / "server", POINTS.replace(PLAN, plan), algorithm))
         return started[-1]
 
     yield start
@@ -77,10 +79,18 @@ def test_it_joins_trains_uploads_and_draws_what_the_server_gives(serve, tmp_path
     assert members[who["client"]]["samples"] == 8
 
 
-@pytest.mark.parametrize("algorithm", ["FedBuff(buffer_size=1)", "FedProx(clients_per_round=1, mu=0.5)"])
-def test_it_trains_as_the_recipe_says(serve, tmp_path, algorithm) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "plan"),
+    [
+        ("FedBuff(buffer_size=1)", PLAN),
+        ("FedProx(clients_per_round=1, mu=0.5)", PLAN),
+        ("FedBuff(buffer_size=1)", "Plan(epochs=5, rate=0.3, momentum=0.5, decay=0.1, schedule='cosine')"),
+        ("FedBuff(buffer_size=1)", "Plan(epochs=4, rate=0.3, schedule='linear', cooling=0.5)"),
+    ],
+)
+def test_it_trains_as_the_task_says(serve, tmp_path, algorithm, plan) -> None:
     """With a buffer or a cohort of one, the model drawn back is the one trained: here by the numpy learner, too."""
-    server, home = serve(algorithm), tmp_path / "home"
+    server, home = serve(algorithm, plan), tmp_path / "home"
     module = points(server.folder)
     x, y = module.draw(1, seed=3, count=12)
     (tmp_path / "data.json").write_text(json.dumps({"x": x.tolist(), "y": y.tolist()}))
@@ -134,3 +144,29 @@ def test_it_refuses_a_recipe_it_does_not_know(serve, tmp_path) -> None:
     assert "this client knows the recipe train, not pick" in told.stderr
     assert not (tmp_path / "home" / "upload.safetensors").exists()
     server.stop()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "plan", "words"),
+    [
+        ("FedBuff(buffer_size=1)", "Plan('adam')", 'the task asks for optimizer = "adam"; this client follows'),
+        ("asking(sparsity=0.5)", PLAN, "the task asks for sparsity = 0.5; this client follows no mask"),
+        ("asking(keep=True)", PLAN, "the task asks for keep = true; this client follows no model kept"),
+        ("asking(magic=1)", PLAN, "this client does not know the setting magic"),
+    ],
+)
+def test_it_refuses_by_name_what_it_cannot_follow(serve, tmp_path, algorithm, plan, words) -> None:
+    server = serve(algorithm, plan)
+    command = [NODE, str(SCRIPT), server.url, str(tmp_path / "home")]
+    environment = {**os.environ, "ARTESIAN_TOKEN": server.token}
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert told.returncode != 0
+    assert words in told.stderr
+    assert not (tmp_path / "home" / "upload.safetensors").exists()
+    server.stop()
+
+
+def test_it_has_a_word_about_every_setting_of_a_plan() -> None:
+    known = SCRIPT.read_text().split("const FOLLOWS = {")[1].split("\n};")[0]
+    for setting in fields(Plan):
+        assert f"\n  {setting.name}: [" in known, setting.name
