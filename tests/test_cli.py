@@ -1,5 +1,6 @@
 """The command line as a user meets it: real processes, exit codes, no tracebacks, nothing lost."""
 
+import io
 import json
 import os
 import pty
@@ -13,13 +14,16 @@ from pathlib import Path
 
 import pytest
 from launching import SIMULATING, launcher
+from rich.console import Console
 from typer.testing import CliRunner
 
 from artesian import cli
 from artesian.algorithms import ALGORITHMS
+from artesian.cli import console
 from artesian.config.experiments import presets
 from artesian.data.datasets import IDX
 from artesian.errors import ArtesianError, StorageError
+from artesian.simulator.run import Progress
 
 ROOT = Path(__file__).parent.parent
 
@@ -124,7 +128,7 @@ def test_the_lists_are_json_too() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_one_algorithm_is_told_with_its_settings_and_its_page(name) -> None:
+def test_one_algorithm_is_shown_with_its_settings_and_its_module(name) -> None:
     told = CliRunner().invoke(cli.app, ["algorithms", name]).stdout
     lines = dict(line.split() for line in told.splitlines() if len(line.split()) == 2)
     for setting in fields(ALGORITHMS[name]):
@@ -132,7 +136,7 @@ def test_one_algorithm_is_told_with_its_settings_and_its_page(name) -> None:
     row = json.loads(CliRunner().invoke(cli.app, ["algorithms", name, "--json"]).stdout)
     assert row["name"] == name
     assert row["about"] and row["about"] in " ".join(told.split())
-    assert told.endswith(f"{row['page']}\n") and (ROOT / row["page"]).is_file()
+    assert told.endswith(f"python -m pydoc {row['module']}\n") and row["module"].startswith("artesian.algorithms.")
 
 
 def test_an_unknown_algorithm_gives_the_nearest() -> None:
@@ -147,15 +151,15 @@ def test_presets_say_how_long_they_are_and_whether_their_data_are_here(tmp_path,
         listing = CliRunner().invoke(cli.app, ["presets"]).stdout
         return {line.split()[0]: " ".join(line.split()) for line in listing.splitlines() if line.strip()}
 
-    assert told()["digits-4"].endswith("80 2,000 uploads here")
-    assert told()["fedsoft-linear"].endswith("100 75 rounds none needed")
-    assert told()["casa-mnist"].endswith("100 6,000 uploads not found: mnist")
-    assert told()["digit-world"].endswith("30 100 uploads not found: mnist, usps, svhn, plates")
+    assert told()["digits-4"].startswith("digits-4 80 2,000 uploads here Real 8x8 digits")
+    assert told()["fedsoft-linear"].startswith("fedsoft-linear 100 75 rounds none needed")
+    assert told()["casa-mnist"].startswith("casa-mnist 100 6,000 uploads not found: mnist CASA")
+    assert " 30 100 uploads not found: mnist, usps, svhn, plates " in told()["digit-world"]
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "train-images-idx3-ubyte.gz").touch()
     (tmp_path / "usps.npz").touch()
-    assert told()["casa-mnist"].endswith("uploads here")
-    assert told()["digit-world"].endswith("not found: svhn, plates")
+    assert " uploads here CASA" in told()["casa-mnist"]
+    assert " not found: svhn, plates " in told()["digit-world"]
 
 
 def test_data_that_were_not_found_say_where_they_were_looked_for(tmp_path, monkeypatch) -> None:
@@ -171,6 +175,80 @@ def test_data_that_were_not_found_say_where_they_were_looked_for(tmp_path, monke
     told = CliRunner().invoke(cli.app, ["data"]).stdout
     assert "not found: $ARTESIAN_DATA/usps/usps.npz" in told
     assert "ARTESIAN_DATA is not set" in told
+
+
+def test_a_run_says_what_is_pre_trained_on_which_data_before_it_begins() -> None:
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK]).stderr
+    assert "digits-2: cdfl, 4 clients of the world rotated, 20 uploads" in told
+    assert "pre-training: one model on the server's 2 proxy sets (600 samples, 10 epochs), and from it a model" in told
+    single = ["--set", "world.clusters=1", "--set", "start.kind=apart", "--set", "start.epochs=0"]
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *single]).stderr
+    assert "no pre-training: the start is one random model" in told
+    assert "cdfl has one cluster here: a single model for all clients, and no mixture to estimate" in told
+
+
+def test_tables_in_a_pipe_are_rows_with_tabs() -> None:
+    lines = CliRunner().invoke(cli.app, ["algorithms"]).stdout.splitlines()
+    assert lines[0].split("\t") == ["name", "pace", "what it is", "settings and defaults"]
+    assert {line.split("\t")[0] for line in lines[1:-1]} == set(ALGORITHMS)
+    assert {len(line.split("\t")) for line in lines[:-1]} == {4}
+
+
+def test_a_narrow_terminal_loses_columns_and_no_digits(monkeypatch) -> None:
+    columns, rows = ["algorithm", "before", "after", "MB up"], [["fedavg", "0.812±0.003", "0.905±0.001", "12.3"]]
+    for width, shown in ((80, 4), (42, 4), (41, 3), (35, 3), (34, 2), (1, 1)):
+        assert console.columns_that_fit(columns, rows, (), width) == shown, width
+    assert console.columns_that_fit(["name", "what it is"], [["a", "b" * 200]], ["what it is"], 30) == 2
+    monkeypatch.setattr(console, "out", Console(force_terminal=True, width=35, file=io.StringIO(), color_system=None))
+    console.print_table(columns, rows)
+    told = console.out.file.getvalue()
+    assert "0.812±0.003" in told and "0.905±0.001" in told and "12.3" not in told
+    assert "no room for: MB up" in told
+
+
+def test_progress_never_says_none_in_a_second(monkeypatch) -> None:
+    now = iter([10.0, 10.5, 14.5, 40.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
+    speed, told = console.Speed(), []
+    for done in (5, 5, 6, 205):
+        speed.update(done)
+        told.append(console.progress_line(Progress(done, 405, 0.5, "uploads"), speed))
+    assert told == [
+        "5/405 uploads, accuracy 0.500",
+        "5/405 uploads, accuracy 0.500",
+        "6/405 uploads, 4.5 s/upload, 1796 s left, accuracy 0.500",
+        "205/405 uploads, 7/s, 30 s left, accuracy 0.500",
+    ]
+
+
+def completing(**asked: str) -> str:
+    """What the command says to a shell that asks it to complete something."""
+    command = shutil.which("artesian", path=str(Path(sys.executable).parent))
+    assert command is not None
+    env = {**os.environ, **asked}
+    return subprocess.run([command], capture_output=True, text=True, env=env, timeout=60).stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("sim", "simulate"),
+        ("simulate digits-", "digits-4"),
+        ("algorithms fedb", "fedbuff"),
+        ("simulate digits-4 --re", "--resume"),
+    ],
+    ids=["command", "preset", "algorithm", "option"],
+)
+def test_the_shell_completes(typed, offered) -> None:
+    words = f"artesian {typed}"
+    last = str(len(words.split()) - 1)
+    assert offered in completing(_ARTESIAN_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=last).split()
+
+
+def test_the_shell_gets_a_script_for_completion() -> None:
+    assert "complete -o default -F _artesian_completion artesian" in completing(_ARTESIAN_COMPLETE="source_bash")
+    told = artesian("--help").stdout
+    assert "--install-completion" in told and "--show-completion" in told
 
 
 def test_progress_is_plain_lines_when_nobody_watches() -> None:

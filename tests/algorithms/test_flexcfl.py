@@ -22,7 +22,7 @@ from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Simulation, run_experiment
 from artesian.testing import ToyModel, ToyWorld
 
 DELTAS = [vector(1, 0, 0), vector(0.9, 0.1, 0), vector(0, 1, 0), vector(0.1, 0.9, 0.1), vector(0, 0.8, 0.6)]
@@ -777,17 +777,17 @@ def test_notebooks_from_workers_hold_one_copy_of_the_directions() -> None:
 
 
 def test_a_run_resumes_to_the_same_bits_with_one_copy_of_the_directions(tmp_path) -> None:
-    simulate(FEW, out=tmp_path / "whole")
+    run_experiment(FEW, out=tmp_path / "whole")
 
     def stop(progress) -> None:
         if progress.uploads == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(FEW, out=tmp_path / "run", progress=stop)
+        run_experiment(FEW, out=tmp_path / "run", progress=stop)
     folder = RunFolder(tmp_path / "run")
     assert shared(folder.load(Checkpoint).notebooks)
     folder.close()
-    simulate(FEW, out=tmp_path / "run", resume=True)
+    run_experiment(FEW, out=tmp_path / "run", resume=True)
     for name in ("metrics.csv", "journal.jsonl", "clusters.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -5,7 +5,7 @@ import pytest
 from artesian.algorithms import ALGORITHMS, CDFL, FedBuff, FlexCFL
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Simulation, run_experiment
 from artesian.testing import CHECKS, InProcess, ToyWorld, check_algorithm
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -43,7 +43,7 @@ def files(folder) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torch") / "run"
-    run = simulate(experiment(), seed=1, out=folder)
+    run = run_experiment(experiment(), seed=1, out=folder)
     assert run.models["k0"]["1.num_batches_tracked"] > 10
     return folder
 
@@ -61,12 +61,12 @@ def test_every_algorithm_has_the_same_bits_with_a_torch_model(name, check) -> No
 
 @pytest.mark.parametrize("workers", [1, HEAVY_2, HEAVY_3])
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
-    simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run")
+    run_experiment(experiment(), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)
 
 
 def test_another_seed_gives_other_bits(whole, tmp_path) -> None:
-    simulate(experiment(), seed=2, out=tmp_path / "run")
+    run_experiment(experiment(), seed=2, out=tmp_path / "run")
     assert files(tmp_path / "run") != files(whole)
 
 
@@ -81,8 +81,8 @@ def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
             raise Stopped
 
     with pytest.raises(Stopped):
-        simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run", progress=stop)
-    simulate(experiment(), seed=1, workers=workers, out=tmp_path / "run", resume=True)
+        run_experiment(experiment(), seed=1, workers=workers, out=tmp_path / "run", progress=stop)
+    run_experiment(experiment(), seed=1, workers=workers, out=tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == files(whole)
 
 
@@ -101,4 +101,4 @@ def test_the_bits_are_the_same_through_the_in_process_server(algorithm) -> None:
 def test_a_function_that_workers_cannot_find_is_named() -> None:
     own = Experiment(ToyWorld(2), TorchModel(lambda: tiny(), device="cpu"), CDFL(), uploads=2)
     with pytest.raises(Exception, match="workers find a model's functions by name"):
-        simulate(own, workers=1)
+        run_experiment(own, workers=1)

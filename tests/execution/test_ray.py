@@ -19,7 +19,7 @@ from artesian.execution import ray as ours
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import Start
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Simulation, run_experiment
 from artesian.simulator.worlds import Rotated
 from artesian.testing import ToyModel, ToyWorld
 
@@ -48,9 +48,9 @@ def cluster():
 
 @pytest.mark.parametrize("algorithm", [CDFL(), FedAvg(clients_per_round=4), FedSoft()])
 def test_workers_find_the_same_bits(cluster, tmp_path, algorithm) -> None:
-    simulate(toy(algorithm), out=tmp_path / "inline")
-    simulate(toy(algorithm), out=tmp_path / "processes", workers=2)
-    run = simulate(toy(algorithm), out=tmp_path / "ray", profile=True, **RAY)
+    run_experiment(toy(algorithm), out=tmp_path / "inline")
+    run_experiment(toy(algorithm), out=tmp_path / "processes", workers=2)
+    run = run_experiment(toy(algorithm), out=tmp_path / "ray", profile=True, **RAY)
     assert files(tmp_path / "ray") == files(tmp_path / "inline") == files(tmp_path / "processes")
     assert (run.summary["executor"], run.summary["workers"]) == ("ray", 2)
     parts = run.summary["profile"]
@@ -153,7 +153,7 @@ class Killer(ToyModel):
 
 def test_a_training_that_kills_every_worker_ends_the_run(cluster) -> None:
     with pytest.raises(WorkerLost, match=r"One job lost 3 workers\. .*--resume"):
-        simulate(toy(model=Killer(home=os.getpid())), **RAY)
+        run_experiment(toy(model=Killer(home=os.getpid())), **RAY)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def test_workers_that_cannot_start_end_the_run(cluster) -> None:
         stranger: Stranger = Stranger()
 
     with pytest.raises(WorkerLost, match=r"A worker could not start: .*this node lacks the data"):
-        simulate(toy(model=Nowhere()), **RAY)
+        run_experiment(toy(model=Nowhere()), **RAY)
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,13 @@ class Refusing(ToyModel):
 
 def test_a_training_that_fails_fails_as_anywhere(cluster) -> None:
     with pytest.raises(NotFinite, match=r"The data hold NaN\. Remove it\."):
-        simulate(toy(model=Refusing(home=os.getpid())), **RAY)
+        run_experiment(toy(model=Refusing(home=os.getpid())), **RAY)
 
 
 def test_of_trainings_that_fail_one_is_named() -> None:
     code = (
         "import os; from test_ray import *\n"
-        "try: simulate(toy(model=Refusing(home=os.getpid())), **RAY)\n"
+        "try: run_experiment(toy(model=Refusing(home=os.getpid())), **RAY)\n"
         "except NotFinite as error: print(error, file=sys.stderr)"
     )
     surroundings = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
@@ -206,7 +206,7 @@ def test_of_trainings_that_fail_one_is_named() -> None:
 
 def test_a_process_is_in_one_cluster(cluster) -> None:
     with pytest.raises(SettingError, match="in a Ray cluster already"):
-        simulate(toy(), ray_address="127.0.0.1:6379", **RAY)
+        run_experiment(toy(), ray_address="127.0.0.1:6379", **RAY)
 
 
 def command(*options: str, **environment: str) -> subprocess.CompletedProcess:
@@ -296,11 +296,11 @@ def test_a_cluster_that_has_no_room_is_not_waited_for(cluster, monkeypatch) -> N
     held = [ray.remote(num_cpus=1)(Holder).remote() for _ in range(2)]
     ray.get([actor.hold.remote() for actor in held])
     with pytest.raises(WorkerLost, match="had no room for 2 workers within 0 s"):
-        simulate(toy(), **RAY)
+        run_experiment(toy(), **RAY)
     for actor in held:
         ray.kill(actor)
 
 
 def test_a_session_of_the_callers_own_with_too_few_cpus_is_refused(cluster) -> None:
     with pytest.raises(SettingError, match="has 2 CPUs, too few for 3 workers"):
-        simulate(toy(), workers=3, executor="ray")
+        run_experiment(toy(), workers=3, executor="ray")

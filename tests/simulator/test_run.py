@@ -23,7 +23,7 @@ from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.pretraining import Start
 from artesian.simulator.profiling import PARTS
-from artesian.simulator.run import Progress, Simulation, simulate
+from artesian.simulator.run import Progress, Simulation, run_experiment
 from artesian.simulator.transports import Direct
 from artesian.storage.journal import Journal
 from artesian.testing import InProcess, ToyModel, ToyWorld
@@ -47,18 +47,18 @@ def files(folder: Path) -> dict[str, bytes]:
 def whole(tmp_path_factory) -> Path:
     """A run never interrupted, in this process."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    simulate(load("digits-4", SMALL), seed=1, out=folder)
+    run_experiment(load("digits-4", SMALL), seed=1, out=folder)
     return folder
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
-    simulate(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run")
+    run_experiment(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)
 
 
 def test_a_proxy_sample_as_large_as_the_sets_changes_nothing(whole, tmp_path) -> None:
-    simulate(load("digits-4", [*SMALL, "proxy_sample=300"]), seed=1, out=tmp_path / "run")
+    run_experiment(load("digits-4", [*SMALL, "proxy_sample=300"]), seed=1, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)
 
 
@@ -66,7 +66,7 @@ def test_uploads_are_measured_on_a_proxy_sample(whole, tmp_path) -> None:
     """Drawn once for a seed, in every process alike; clusters start from the whole sets."""
     experiment = load("digits-4", [*SMALL, "proxy_sample=20"])
     for workers in (0, 2):
-        simulate(experiment, seed=1, workers=workers, out=tmp_path / str(workers))
+        run_experiment(experiment, seed=1, workers=workers, out=tmp_path / str(workers))
     assert files(tmp_path / "0") == files(tmp_path / "2") != files(whole)
     place = Simulation(experiment, 1).place
     chosen = {k: proxy.x for k, proxy in place.proxies.items()}
@@ -88,26 +88,26 @@ def test_a_proxy_sample_has_a_sample(size) -> None:
 
 def test_a_proxy_sample_larger_than_the_proxy_sets_is_refused_before_there_is_a_folder(tmp_path) -> None:
     with pytest.raises(SettingError, match="is 301, but the largest proxy set has 300 samples"):
-        simulate(load("digits-4", [*SMALL, "proxy_sample=301"]), out=tmp_path / "run")
+        run_experiment(load("digits-4", [*SMALL, "proxy_sample=301"]), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("algorithm", [FedBuff(buffer_size=21), CA2FL(buffer_size=21)])
 def test_a_run_too_short_to_fold_is_refused(algorithm) -> None:
     with pytest.raises(SettingError, match="A fold needs 21 uploads, but the run has 20 in all"):
-        simulate(toy(algorithm, uploads=20))
+        run_experiment(toy(algorithm, uploads=20))
 
 
 @pytest.mark.parametrize(("rounds", "unit"), [(None, "uploads"), (2, "rounds")])
 def test_progress_says_what_it_counts_and_what_it_calls_a_score(rounds, unit) -> None:
     said: list[Progress] = []
-    simulate(toy(FedBuff(buffer_size=3), uploads=6, rounds=rounds), progress=said.append)
+    run_experiment(toy(FedBuff(buffer_size=3), uploads=6, rounds=rounds), progress=said.append)
     assert {(one.unit, one.measure) for one in said} == {(unit, "score")}  # the toy is a regression
     assert said[-1].uploads == said[-1].total == (rounds or 6)
 
 
 def test_another_seed_gives_other_bits(whole, tmp_path) -> None:
-    simulate(load("digits-4", SMALL), seed=2, out=tmp_path / "run")
+    run_experiment(load("digits-4", SMALL), seed=2, out=tmp_path / "run")
     assert files(tmp_path / "run") != files(whole)
 
 
@@ -121,7 +121,7 @@ def test_a_run_killed_half_way_resumes_to_the_same_bits(whole, tmp_path, workers
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / "summary.json").exists(), "it finished before it was killed"
-    simulate(load("digits-4", SMALL), seed=1, workers=workers, out=folder, resume=True)
+    run_experiment(load("digits-4", SMALL), seed=1, workers=workers, out=folder, resume=True)
     assert files(folder) == files(whole)
 
 
@@ -147,12 +147,12 @@ def stop_at(count):
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_algorithm_resumes_from_anywhere(tmp_path, name) -> None:
     experiment = toy(ALGORITHMS[name](), clients=12, snapshot_every=7, fleet=Fleet("latency", 1, 5))
-    simulate(experiment, out=tmp_path / "whole")
+    run_experiment(experiment, out=tmp_path / "whole")
 
     for count in (3, 17, 40):
         with pytest.raises(Stopped):
-            simulate(experiment, out=tmp_path / "parts", resume=True, progress=stop_at(count))
-    simulate(experiment, out=tmp_path / "parts", resume=True)
+            run_experiment(experiment, out=tmp_path / "parts", resume=True, progress=stop_at(count))
+    run_experiment(experiment, out=tmp_path / "parts", resume=True)
     assert files(tmp_path / "parts") == files(tmp_path / "whole")
 
 
@@ -164,11 +164,11 @@ def test_an_interrupted_run_takes_a_snapshot_where_it_stands(tmp_path, number) -
 
     before = signal.getsignal(number)
     with pytest.raises(KeyboardInterrupt):
-        simulate(toy(), out=tmp_path / "run", progress=interrupt)
+        run_experiment(toy(), out=tmp_path / "run", progress=interrupt)
     assert signal.getsignal(number) == before
     assert [path.stem for path in (tmp_path / "run" / "snapshots").iterdir()] == ["000000033"]
-    simulate(toy(), out=tmp_path / "run", resume=True)
-    simulate(toy(), out=tmp_path / "whole")
+    run_experiment(toy(), out=tmp_path / "run", resume=True)
+    run_experiment(toy(), out=tmp_path / "whole")
     assert files(tmp_path / "run") == files(tmp_path / "whole")
 
 
@@ -179,46 +179,46 @@ def test_a_second_ctrl_c_stops_at_once_and_the_last_snapshot_stands(tmp_path) ->
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(toy(snapshot_every=10), out=tmp_path / "run", progress=insist)
+        run_experiment(toy(snapshot_every=10), out=tmp_path / "run", progress=insist)
     assert [path.stem for path in (tmp_path / "run" / "snapshots").iterdir()] == ["000000020"]
-    simulate(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
-    simulate(toy(snapshot_every=10), out=tmp_path / "whole")
+    run_experiment(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
+    run_experiment(toy(snapshot_every=10), out=tmp_path / "whole")
     assert files(tmp_path / "run") == files(tmp_path / "whole")
 
 
 def test_a_run_killed_before_its_first_snapshot_begins_again(tmp_path) -> None:
-    simulate(toy(), out=tmp_path / "whole")
+    run_experiment(toy(), out=tmp_path / "whole")
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.json.tmp").write_text("{")  # as a kill leaves it
-    simulate(toy(), out=folder, resume=True)
+    run_experiment(toy(), out=folder, resume=True)
     assert files(folder) == files(tmp_path / "whole")
 
 
 def test_a_finished_run_is_not_run_again(tmp_path) -> None:
-    assert simulate(toy(), out=tmp_path / "run") is not None
+    assert run_experiment(toy(), out=tmp_path / "run") is not None
     before = files(tmp_path / "run")
-    assert simulate(toy(), out=tmp_path / "run", resume=True) is None
+    assert run_experiment(toy(), out=tmp_path / "run", resume=True) is None
     assert files(tmp_path / "run") == before
 
 
 def test_a_folder_that_exists_is_left_alone(tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(RunExists, match="not a run folder"):
-        simulate(toy(), out=tmp_path)
+        run_experiment(toy(), out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-    simulate(toy(), out=tmp_path / "run")
+    run_experiment(toy(), out=tmp_path / "run")
     with pytest.raises(RunExists, match="--resume"):
-        simulate(toy(), out=tmp_path / "run")
+        run_experiment(toy(), out=tmp_path / "run")
 
 
 def test_another_configuration_is_not_resumed_and_the_difference_is_named(tmp_path) -> None:
-    simulate(toy(), out=tmp_path / "run")
+    run_experiment(toy(), out=tmp_path / "run")
     before = files(tmp_path / "run")
     with pytest.raises(ResumeMismatch, match=r"experiment.algorithm.beta0 = 0.025, and now it is 0.5"):
-        simulate(toy(CDFL(beta0=0.5)), out=tmp_path / "run", resume=True)
+        run_experiment(toy(CDFL(beta0=0.5)), out=tmp_path / "run", resume=True)
     with pytest.raises(ResumeMismatch, match="seed = 0, and now it is 5"):
-        simulate(toy(), seed=5, out=tmp_path / "run", resume=True)
+        run_experiment(toy(), seed=5, out=tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before
 
 
@@ -226,7 +226,7 @@ def test_clients_leave_come_back_and_join_late() -> None:
     fleet = Fleet(
         "latency", 1, 3, leave_share=0.5, leave_by=10, return_after=4, late_share=0.5, late_by=8, slow_share=0.3
     )
-    run = simulate(toy(FedBuff(buffer_size=3), clients=10, uploads=120, fleet=fleet))
+    run = run_experiment(toy(FedBuff(buffer_size=3), clients=10, uploads=120, fleet=fleet))
     assert run.summary["uploads"] == 120
     assert set(run.metrics["client"]) == set(ToyWorld(10).names)
     assert (np.diff(run.metrics["time"]) >= 0).all()
@@ -235,25 +235,25 @@ def test_clients_leave_come_back_and_join_late() -> None:
 def test_a_run_nobody_can_go_on_with_says_so() -> None:
     fleet = Fleet("latency", 1, leave_share=1.0, leave_by=5)
     with pytest.raises(Stalled, match=r"of 60 uploads are done, 0 clients are present"):
-        simulate(toy(fleet=fleet))
+        run_experiment(toy(fleet=fleet))
 
 
 def test_a_cohort_larger_than_the_fleet_is_refused_before_the_run() -> None:
     with pytest.raises(SettingError, match=r"A round needs 7 clients, but there are 6\. Lower clients_per_round"):
-        simulate(toy(FedAvg(clients_per_round=7)))
+        run_experiment(toy(FedAvg(clients_per_round=7)))
 
 
 def test_a_run_may_be_measured_in_rounds() -> None:
     seen = []
-    run = simulate(replace(toy(FedAvg(clients_per_round=3)), rounds=4), progress=seen.append)
+    run = run_experiment(replace(toy(FedAvg(clients_per_round=3)), rounds=4), progress=seen.append)
     assert (run.summary["rounds"], run.summary["uploads"], run.summary["estimates"]) == (4, 12, 0)
     assert (seen[-1].uploads, seen[-1].total) == (4, 4)
 
 
 def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
-    patient = simulate(toy(FedAvg(clients_per_round=4), fleet=fleet))
-    hasty = simulate(toy(FedAvg(clients_per_round=4, patience=2), fleet=fleet))
+    patient = run_experiment(toy(FedAvg(clients_per_round=4), fleet=fleet))
+    hasty = run_experiment(toy(FedAvg(clients_per_round=4, patience=2), fleet=fleet))
     assert patient.summary["late_uploads"] == 0
     assert hasty.summary["late_uploads"] > 0
     assert hasty.summary["virtual_time"] < patient.summary["virtual_time"]
@@ -261,7 +261,7 @@ def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:
 
 def test_a_round_closed_by_patience_or_a_leave_is_scored_when_it_closes() -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
-    run = simulate(toy(FedAvg(clients_per_round=4, patience=2), clients=8, fleet=fleet))
+    run = run_experiment(toy(FedAvg(clients_per_round=4, patience=2), clients=8, fleet=fleet))
     versions = run.metrics["version"]
     assert (np.diff(versions) >= 0).all()
     assert len(set(versions.tolist())) > 10  # not all at the end
@@ -270,30 +270,30 @@ def test_a_round_closed_by_patience_or_a_leave_is_scored_when_it_closes() -> Non
 
 def test_a_run_in_which_everybody_is_always_too_late_says_so() -> None:
     with pytest.raises(Stalled, match="Raise patience"):
-        simulate(toy(FedAvg(clients_per_round=3, patience=0.5), fleet=Fleet("latency", 1)))
+        run_experiment(toy(FedAvg(clients_per_round=3, patience=0.5), fleet=Fleet("latency", 1)))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_cohort_that_failed_is_not_drawn_for_ever(seed) -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
     algorithm = FedAvg(clients_per_round=2, quorum=4, patience=2)
-    assert simulate(toy(algorithm, clients=4, uploads=20, fleet=fleet), seed=seed).summary["uploads"] == 20
+    assert run_experiment(toy(algorithm, clients=4, uploads=20, fleet=fleet), seed=seed).summary["uploads"] == 20
 
 
 def test_late_uploads_count_in_the_traffic() -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
-    told = simulate(toy(FedAvg(clients_per_round=4, patience=2), fleet=fleet)).summary
+    told = run_experiment(toy(FedAvg(clients_per_round=4, patience=2), fleet=fleet)).summary
     assert told["bytes_up"] == (told["uploads"] + told["late_uploads"]) * ToyModel().layout.size * 4
 
 
 def test_local_survives_clients_that_leave_before_their_first_upload() -> None:
     fleet = Fleet("latency", 1, 3, leave_share=0.5, leave_by=2, return_after=4)
-    assert simulate(toy(Local(), clients=10, fleet=fleet)).summary["uploads"] == 60
+    assert run_experiment(toy(Local(), clients=10, fleet=fleet)).summary["uploads"] == 60
 
 
 def test_staleness_cycles_and_notes_by_hand() -> None:
     """Three clients in turn, one unit each: every upload misses the two others', and each client counts its cycles."""
-    run = simulate(toy(CDFL(), clients=3, uploads=9, fleet=Fleet("latency", 1)))
+    run = run_experiment(toy(CDFL(), clients=3, uploads=9, fleet=Fleet("latency", 1)))
     assert run.metrics["staleness"].tolist() == [0, 1, 2, 2, 2, 2, 2, 2, 2]
     assert run.metrics["cycle"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert run.metrics["version"].tolist() == list(range(1, 10))
@@ -304,28 +304,28 @@ def test_staleness_cycles_and_notes_by_hand() -> None:
 def test_a_second_process_is_refused(tmp_path) -> None:
     folder = RunFolder.create(tmp_path / "run", configuration(toy().planned().describe(), 0))
     with pytest.raises(RunLocked, match="Another process works on the run"):
-        simulate(toy(), out=tmp_path / "run", resume=True)
+        run_experiment(toy(), out=tmp_path / "run", resume=True)
     folder.close()
-    assert simulate(toy(), out=tmp_path / "run", resume=True) is not None
+    assert run_experiment(toy(), out=tmp_path / "run", resume=True) is not None
 
 
 def test_a_journal_that_lost_records_is_not_resumed(tmp_path) -> None:
     with pytest.raises(Stopped):
-        simulate(toy(snapshot_every=10), out=tmp_path / "run", progress=stop_at(25))
+        run_experiment(toy(snapshot_every=10), out=tmp_path / "run", progress=stop_at(25))
     journal = tmp_path / "run" / "journal.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:12]))
     with pytest.raises(JournalDamaged, match="records, but had"):
-        simulate(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
+        run_experiment(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
 
 
 def test_a_run_that_lost_its_snapshots_begins_again(tmp_path) -> None:
-    simulate(toy(snapshot_every=10), out=tmp_path / "whole")
+    run_experiment(toy(snapshot_every=10), out=tmp_path / "whole")
     with pytest.raises(Stopped):
-        simulate(toy(snapshot_every=10), out=tmp_path / "run", progress=stop_at(25))
+        run_experiment(toy(snapshot_every=10), out=tmp_path / "run", progress=stop_at(25))
     for path in (tmp_path / "run" / "snapshots").iterdir():
         path.unlink()
-    simulate(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
+    run_experiment(toy(snapshot_every=10), out=tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == files(tmp_path / "whole")
 
 
@@ -336,11 +336,11 @@ class Odd(ToyWorld):
 
 def test_a_world_with_a_field_that_is_no_setting_is_refused(tmp_path) -> None:
     with pytest.raises(SettingError, match="neither a number nor a text"):
-        simulate(replace(toy(), world=Odd()), out=tmp_path / "run")
+        run_experiment(replace(toy(), world=Odd()), out=tmp_path / "run")
 
 
 def test_a_run_says_what_it_is_in_one_line() -> None:
-    assert repr(simulate(toy(uploads=3))) == "Run(own cdfl seed 0, 3 uploads)"
+    assert repr(run_experiment(toy(uploads=3))) == "Run(own cdfl seed 0, 3 uploads)"
 
 
 def test_patience_behaves_the_same_over_http() -> None:
@@ -427,8 +427,8 @@ class Patient(FedAvg):
 def test_uploads_that_come_too_late_are_late_with_workers_too(tmp_path, workers) -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
     experiment = toy(Patient(clients_per_round=4, patience=2), clients=8, fleet=fleet)
-    one = simulate(experiment, out=tmp_path / "one")
-    two = simulate(experiment, workers=workers, out=tmp_path / "two")
+    one = run_experiment(experiment, out=tmp_path / "one")
+    two = run_experiment(experiment, workers=workers, out=tmp_path / "two")
     assert one.summary["late_uploads"] == two.summary["late_uploads"] > 0
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
@@ -445,12 +445,12 @@ class Exploding(ToyModel):
 def test_an_unsound_upload_is_refused_wherever_it_was_made(workers) -> None:
     experiment = replace(toy(), model=Exploding(), start=Start(trunk_epochs=0, epochs=0))
     with np.errstate(all="ignore"), pytest.raises(NotFinite, match="every number of a model is finite"):
-        simulate(experiment, workers=workers)
+        run_experiment(experiment, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
-    run = simulate(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run", profile=True)
+    run = run_experiment(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run", profile=True)
     assert files(tmp_path / "run") == files(whole)  # it changes nothing
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     profile = told["profile"]
@@ -485,15 +485,15 @@ def test_a_profile_over_http_counts_the_server_as_folding() -> None:
 
 def test_traffic_is_counted_in_bytes_of_models() -> None:
     size = ToyModel().layout.size * 4
-    run = simulate(toy(clients=6, uploads=60))
+    run = run_experiment(toy(clients=6, uploads=60))
     assert run.summary["bytes_up"] == 60 * size
     assert run.summary["bytes_down"] == 66 * size  # six joins, sixty replies
-    alone = simulate(toy(Local())).summary
+    alone = run_experiment(toy(Local())).summary
     assert (alone["bytes_up"], alone["bytes_down"]) == (0, 6 * size)  # the start model, once each
 
 
 def test_the_journal_tells_what_happened_without_models(tmp_path) -> None:
-    simulate(toy(clients=3, uploads=5), out=tmp_path / "run")
+    run_experiment(toy(clients=3, uploads=5), out=tmp_path / "run")
     journal = Journal(tmp_path / "run" / "journal.jsonl")
     records = journal.records()
     journal.close()
@@ -504,7 +504,7 @@ def test_the_journal_tells_what_happened_without_models(tmp_path) -> None:
 
 
 def test_the_summary_takes_each_clients_last_cycle() -> None:
-    run = simulate(toy(uploads=40))
+    run = run_experiment(toy(uploads=40))
     last = dict(zip(run.metrics["client"], run.metrics["after"], strict=True))
     assert run.summary["client_after"] == pytest.approx(np.mean(list(last.values())))
     assert run.summary["uploads"] == len(run.metrics["upload"]) == 40
@@ -512,7 +512,7 @@ def test_the_summary_takes_each_clients_last_cycle() -> None:
 
 
 def test_cdfl_finds_the_cluster_a_client_lives_in() -> None:
-    run = simulate(toy(CDFL(amplifier=8.0), clients=8, uploads=200))
+    run = run_experiment(toy(CDFL(amplifier=8.0), clients=8, uploads=200))
     for true, found in run.mixtures.values():
         assert found is not None
         assert max(true, key=true.get) == max(found, key=found.get)
@@ -522,32 +522,32 @@ def test_cdfl_finds_the_cluster_a_client_lives_in() -> None:
 def test_guessing_is_judged_where_estimates_are() -> None:
     """A stale upload is not estimated; whoever sent nothing else counts on neither side."""
     small = ["uploads=16", "world.clients=8"]
-    run = simulate(load("digits-2", [*small, "algorithm.tau0=2"]))
+    run = run_experiment(load("digits-2", [*small, "algorithm.tau0=2"]))
     last = {client: i for i, client in enumerate(run.metrics["client"])}
     kl, even = (run.metrics[name][list(last.values())] for name in ("kl", "kl_uniform"))
     known = np.isfinite(kl)
     assert 0 < known.sum() < len(known)
     assert run.summary["kl"] == pytest.approx(kl[known].mean())
     assert run.summary["kl_uniform"] == pytest.approx(even[known].mean()) != pytest.approx(even.mean())
-    plain = simulate(load("digits-2", [*small, "algorithm.name=fedbuff"]))
+    plain = run_experiment(load("digits-2", [*small, "algorithm.name=fedbuff"]))
     assert plain.summary["kl"] is None
     assert plain.summary["kl_uniform"] == pytest.approx(even.mean())
 
 
 def test_a_summary_says_how_long_a_run_was_to_last() -> None:
-    assert simulate(toy(uploads=5)).summary["length"] == "5 uploads"
-    assert simulate(toy(FedAvg(clients_per_round=2), rounds=3)).summary["length"] == "3 rounds"
+    assert run_experiment(toy(uploads=5)).summary["length"] == "5 uploads"
+    assert run_experiment(toy(FedAvg(clients_per_round=2), rounds=3)).summary["length"] == "3 rounds"
 
 
 def test_a_flushed_buffer_reaches_the_final_model() -> None:
-    kept = simulate(toy(FedBuff(buffer_size=15), uploads=20))
-    flushed = simulate(toy(FedBuff(buffer_size=15, flush_on_stop=True), uploads=20))
+    kept = run_experiment(toy(FedBuff(buffer_size=15), uploads=20))
+    flushed = run_experiment(toy(FedBuff(buffer_size=15, flush_on_stop=True), uploads=20))
     assert (kept.summary["versions"], flushed.summary["versions"]) == (1, 2)
     assert kept.params["k0"].tobytes() != flushed.params["k0"].tobytes()
 
 
 def test_local_keeps_no_cluster_and_never_uploads_a_model() -> None:
-    run = simulate(toy(Local()))
+    run = run_experiment(toy(Local()))
     assert run.summary["cluster"] is None
     assert run.summary["kl"] is None
     assert run.summary["client_before"] == run.summary["client_after"]

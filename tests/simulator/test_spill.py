@@ -16,7 +16,7 @@ from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Simulation, run_experiment
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.storage.blobs import Blobs
 from artesian.testing import InProcess, ToyModel, ToyWorld
@@ -142,8 +142,8 @@ def test_a_run_that_spills_finds_the_same_bits(tmp_path, algorithm, workers) -> 
     experiment = toy(
         algorithm, snapshot_every=9, fleet=Fleet("latency", 1, 5, leave_share=0.3, leave_by=9, return_after=3)
     )
-    simulate(experiment, out=tmp_path / "memory")
-    simulate(experiment, out=tmp_path / "spilled", memory_limit=TINY, workers=workers)
+    run_experiment(experiment, out=tmp_path / "memory")
+    run_experiment(experiment, out=tmp_path / "spilled", memory_limit=TINY, workers=workers)
     assert files(tmp_path / "spilled") == files(tmp_path / "memory")
     names = {path.name for path in (tmp_path / "spilled").iterdir()}
     assert names == {path.name for path in (tmp_path / "memory").iterdir()}
@@ -152,7 +152,7 @@ def test_a_run_that_spills_finds_the_same_bits(tmp_path, algorithm, workers) -> 
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_a_run_that_spills_resumes_to_the_same_bits(tmp_path, algorithm) -> None:
     experiment = toy(algorithm, snapshot_every=7)
-    simulate(experiment, out=tmp_path / "whole")
+    run_experiment(experiment, out=tmp_path / "whole")
 
     def stop_at(count):
         def look(progress) -> None:
@@ -163,8 +163,8 @@ def test_a_run_that_spills_resumes_to_the_same_bits(tmp_path, algorithm) -> None
 
     for count, limit in ((10, TINY), (30, 1024), (40, TINY)):
         with pytest.raises(KeyboardInterrupt):
-            simulate(experiment, out=tmp_path / "run", resume=True, memory_limit=limit, progress=stop_at(count))
-    simulate(experiment, out=tmp_path / "run", resume=True, memory_limit=TINY)
+            run_experiment(experiment, out=tmp_path / "run", resume=True, memory_limit=limit, progress=stop_at(count))
+    run_experiment(experiment, out=tmp_path / "run", resume=True, memory_limit=TINY)
     assert files(tmp_path / "run") == files(tmp_path / "whole")
 
 
@@ -189,7 +189,7 @@ def test_open_tasks_of_one_version_share_the_clusters_own_vector(tmp_path) -> No
     simulation.run()
     assert len(vectors(simulation)) == simulation.coordinator.state.version + 1 == 3
 
-    simulate(experiment, out=tmp_path / "run")
+    run_experiment(experiment, out=tmp_path / "run")
     folder = RunFolder(tmp_path / "run")
     spill = Spill(1024)
     restored = Simulation(experiment, 0, folder=folder, checkpoint=folder.load(Checkpoint, spill), spill=spill)

@@ -1,4 +1,4 @@
-"""The application itself: its help, its version, and how a failure is told."""
+"""The application itself: its help, its version, and how a failure is shown."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from artesian.errors import ArtesianError, ChangedSince, FellBack
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="Federated learning on tap: simulate and compare methods, serve and look after a federation.",
-    epilog="Start with: artesian demo. Then: artesian simulate digits-4 --out runs/first",
+    help="Federated learning on tap: simulate and compare algorithms, serve a federation, run its clients.",
+    epilog="Try it: artesian demo, then artesian simulate digits-4 --out runs/first",
 )
 TRACEBACK = "ARTESIAN_TRACEBACK"  # set it to see a failure's whole traceback
 _python_shows = warnings.showwarning
@@ -44,8 +43,8 @@ def main() -> None:
         if os.environ.get(TRACEBACK):
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        got = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-        err.print(f"error: something failed: {got}; set {TRACEBACK}=1 to see where", style="red", markup=False)
+        what = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        err.print(f"error: {what}. Set {TRACEBACK}=1 to see the traceback.", style="red", markup=False)
         sys.exit(1)
 
 
@@ -65,6 +64,8 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    """Federated learning on tap: simulate and compare methods, serve and look after a federation."""
+    """Federated learning on tap: simulate and compare algorithms, serve a federation, run its clients."""

@@ -1,34 +1,64 @@
-"""What people see: progress bars and tables of runs."""
+"""What people see: progress, and tables that fit the terminal or are plain rows in a pipe."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
+from rich.text import Text
 
 from artesian.report.runs import COLUMNS, cells, profiled, tables, uneven
 
 if TYPE_CHECKING:
     from artesian.simulator.run import Progress
 
-WIDE = 140  # columns, where no terminal says how many there are
-out = Console(soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+GAP = 2  # spaces between two columns
+NARROWEST = 24  # of a column of words, which may be wrapped
+out = Console(soft_wrap=True)
 err = Console(stderr=True, soft_wrap=True)
+
+
+# progress
 
 
 @contextmanager
 def progress_of(label: str, quiet: bool = False) -> Iterator[Any]:
-    """A live bar on a terminal, a plain line now and then elsewhere."""
+    """A live bar on a terminal, a plain line every five seconds elsewhere."""
     if err.is_terminal:
-        with _bar(label) as tell:
-            yield tell
+        with _bar(label) as report:
+            yield report
     else:
         yield _lines(label, quiet)
+
+
+@dataclass
+class Speed:
+    """How fast a run is, from the first report on: a resumed run does not count what it did before."""
+
+    began: float | None = None
+    first: int = 0
+    each: float | None = None  # seconds for one upload or round; None while nothing is known
+
+    def update(self, done: int) -> None:
+        """So much is done now."""
+        now = time.monotonic()
+        if self.began is None:
+            self.began, self.first = now, done
+        elif done > self.first:
+            self.each = (now - self.began) / (done - self.first)
+
+    def words(self, unit: str) -> str:
+        """Uploads in a second, or seconds for an upload; nothing while nothing is known."""
+        if self.each is None:
+            return ""
+        return f"{1 / max(self.each, 1e-9):.0f}/s" if self.each <= 1 else f"{self.each:.1f} s/{unit.removesuffix('s')}"
 
 
 @contextmanager
@@ -44,71 +74,95 @@ def _bar(label: str) -> Iterator[Any]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[score]}"),
     )
-    began = time.monotonic()
+    speed = Speed()
     with Bar(*columns, console=err) as bar:
         task = bar.add_task(label, total=None, rate="", score="")
-        first: list[int] = []
 
-        def tell(progress: Progress) -> None:
-            first.append(progress.uploads) if not first else None
-            rate = (progress.uploads - first[0]) / max(time.monotonic() - began, 1e-9)
-            bar.update(
-                task,
-                completed=progress.uploads,
-                total=progress.total,
-                rate=f"{rate:.0f}/s",
-                score=_score(progress),
-            )
+        def report(progress: Progress) -> None:
+            speed.update(progress.uploads)
+            rate, score = speed.words(progress.unit), _score(progress)
+            bar.update(task, completed=progress.uploads, total=progress.total, rate=rate, score=score)
 
-        yield tell
+        yield report
 
 
 def _lines(label: str, quiet: bool) -> Any:
-    began = said = time.monotonic()
+    said, speed = time.monotonic(), Speed()
 
-    def tell(progress: Progress) -> None:
+    def report(progress: Progress) -> None:
         nonlocal said
-        now = time.monotonic()
-        done = progress.uploads == progress.total
+        speed.update(progress.uploads)
+        now, done = time.monotonic(), progress.uploads == progress.total
         if now - said < 5 and not (done and not quiet):
             return
         said = now
-        rate = progress.uploads / max(now - began, 1e-9)
-        left = (progress.total - progress.uploads) / max(rate, 1e-9)
-        err.print(
-            f"{label}: {progress.uploads}/{progress.total} {progress.unit}, {rate:.0f}/s, {left:.0f} s left, "
-            f"{_score(progress)}",
-            highlight=False,
-        )
+        err.print(f"{label}: {progress_line(progress, speed)}", highlight=False)
 
-    return tell
+    return report
+
+
+def progress_line(progress: Progress, speed: Speed) -> str:
+    """How far a run is, as a line of text."""
+    done = f"{progress.uploads}/{progress.total} {progress.unit}"
+    left = "" if speed.each is None else f"{(progress.total - progress.uploads) * speed.each:.0f} s left"
+    return ", ".join(part for part in (done, speed.words(progress.unit), left, _score(progress)) if part)
 
 
 def _score(progress: Progress) -> str:
     return "" if progress.accuracy is None else f"{progress.measure} {progress.accuracy:.3f}"
 
 
+# tables
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[str] = (), title: str = ""
+) -> None:
+    """A table: on a terminal as wide as that allows, elsewhere rows with a tab between two cells.
+
+    Columns in `words` may be wrapped. Where there is no room, whole columns are left out, the last ones first.
+    """
+    if not out.is_terminal:
+        lines = [title] * bool(title) + ["\t".join(row) for row in (columns, *rows)]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        return
+    shown = columns_that_fit(columns, rows, words, out.width)
+    heads = [Column(name, no_wrap=name not in words, overflow="fold") for name in columns[:shown]]
+    table = Table(*heads, box=None, pad_edge=False, title_justify="left", title=title or None)
+    for row in rows:
+        table.add_row(*map(Text, row[:shown]))
+    out.print(table)
+    if shown < len(columns):
+        out.print(f"no room for: {', '.join(columns[shown:])}", style="dim", highlight=False)
+
+
+def columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[str]], words: Collection[str], width: int) -> int:
+    """How many columns have room in a terminal of this width: one at least."""
+    used = 0
+    for i, name in enumerate(columns):
+        natural = max(cell_len(text) for text in (name, *(row[i] for row in rows)))
+        used += (min(natural, NARROWEST) if name in words else natural) + GAP
+        if used - GAP > width:
+            return max(i, 1)
+    return len(columns)
+
+
 def print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
     """One table for every preset and length."""
     for title, rows in tables(summaries).items():
-        table = Table("algorithm", "seeds", *COLUMNS.values(), box=None, title_justify="left", title=title)
-        for label, row in rows.items():
-            table.add_row(label, str(row["seeds"]), *cells(row))
-        out.print(table)
-        if told := uneven(rows):
-            out.print(told, highlight=False, markup=False)
+        figures = [[label, str(row["seeds"]), *cells(row)] for label, row in rows.items()]
+        print_table(["algorithm", "seeds", *COLUMNS.values()], figures, title=title)
+        if note := uneven(rows):
+            out.print(note, highlight=False, markup=False)
 
 
 def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
     """Where the time went, this process and the workers apart."""
-    table = Table("part", box=None)
-    for who in profile:
-        table.add_column(f"{who}, s", justify="right")
-        table.add_column("share", justify="right")
-    for part, row in profiled(profile).items():
-        table.add_row(part, *(cell for pair in row for cell in pair))
-    out.print(table)
+    columns = ["part", *(head for who in profile for head in (f"{who}, s", "share"))]
+    rows = [[part, *(cell for pair in row for cell in pair)] for part, row in profiled(profile).items()]
+    print_table(columns, rows)
 
 
 def show(value: Any) -> str:
+    """A value as text; nothing is `none`."""
     return "none" if value is None else str(value)

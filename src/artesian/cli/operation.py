@@ -1,4 +1,4 @@
-"""Commands of an operator: see it work, serve, be a client, look after a store."""
+"""Commands of an operator: demo, serve, client, tokens, inspect."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from artesian.cli.application import AsJson, app
-from artesian.cli.console import err, out, show
+from artesian.cli.console import err, out, print_table, show
 from artesian.errors import ArtesianError, SettingError
 
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="The folder of the store.")]
-TokenName = Annotated[str, typer.Argument(help="What the token is called.")]
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store.")]
+TokenName = Annotated[str, typer.Argument(help="Name of the token.")]
 
-token_app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the tokens of a store.")
+token_app = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke the tokens of a store.")
 app.add_typer(token_app, name="token", rich_help_panel="Federations")
 
 
 @app.command(rich_help_panel="Federations")
 def demo(
-    clients: Annotated[int, typer.Option(help="How many client processes.", min=1, max=40)] = 12,
-    seconds: Annotated[float, typer.Option(help="How long clients come and go.", min=1, max=60)] = 30,
+    clients: Annotated[int, typer.Option(help="Number of client processes.", min=1, max=40)] = 12,
+    seconds: Annotated[float, typer.Option(help="How long clients come and go, in seconds.", min=1, max=60)] = 30,
     keep: Annotated[
-        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep store and records in a new folder.")
+        Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep the store and the records in a new folder.")
     ] = None,
     check: Annotated[
-        Path | None, typer.Option("--check", metavar="FOLDER", help="Only repeat the closing check on a kept folder.")
+        Path | None,
+        typer.Option("--check", metavar="FOLDER", help="Only repeat the final check on a kept folder."),
     ] = None,
 ) -> None:
-    """See it work: a server, a dozen client processes whose data drift, and a kill in the middle.
+    """Watch a federation at work: a server, a dozen clients whose data drift, and a crash in the middle.
 
     The server is killed with SIGKILL while clients are busy, and started again on the same store and port. At the
-    end every upload that a client saw acknowledged is looked for in the store; if one is missing, the exit code is 1.
+    end the demo checks that the store holds every upload a client saw acknowledged; if not, the exit code is 1.
     """
     from artesian.demo import check_extras
 
@@ -59,33 +59,38 @@ def serve(
         str,
         typer.Argument(
             metavar="MODULE:NAME|FILE|PRESET",
-            help="The federation, or a function that makes it; or an experiment's TOML file or preset.",
+            help="A federation in your code or a function that returns one; or an experiment's TOML file or preset.",
         ),
     ],
-    store: Annotated[Path, typer.Option("--store", help="The folder that keeps everything.")],
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8440,
-    cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain, for HTTPS.")] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", help="Its private key.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Plain HTTP beyond this machine.")] = False,
+    store: Annotated[Path, typer.Option("--store", help="Folder to keep everything in.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8440,
+    cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain in PEM format, for HTTPS.")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", help="Private key of the certificate.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")] = False,
     measure: Annotated[
-        str | None, typer.Option("--measure", help="Who measures uploads: threads (the default), processes or ray.")
+        str | None,
+        typer.Option("--measure", help="What measures uploads: threads (default), processes or ray."),
     ] = None,
     measurers: Annotated[int | None, typer.Option(help="Uploads measured at once; 2 by default.", min=1)] = None,
     ray_address: Annotated[
         str | None,
-        typer.Option("--ray-address", help="A Ray cluster; by default RAY_ADDRESS, or one of the server's own."),
+        typer.Option(
+            "--ray-address", help="Address of a Ray cluster; by default RAY_ADDRESS, or a cluster of its own."
+        ),
     ] = None,
     changes: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a deployment setting, or SECTION.KEY of an experiment."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a deployment setting, or SECTION.KEY of an experiment; repeatable.",
         ),
     ] = None,
 ) -> None:
-    """Serve a federation over HTTP; every upload is on disk before it is answered.
+    """Serve a federation over HTTP. Every upload is on disk before it is answered.
 
-    The first start makes an enrolment and an admin token and shows them once. For example:
+    The first start makes an enrolment token and an admin token, and shows them once. Examples:
 
     artesian serve app:federation --store store
 
@@ -108,13 +113,13 @@ def client(
     learner: Annotated[
         str | None, typer.Option(metavar="MODULE:NAME", help="A learner, or a function that makes one each time.")
     ] = None,
-    name: Annotated[str | None, typer.Option("--client", help="The client's name; made up if left out.")] = None,
-    times: Annotated[int | None, typer.Option(help="How many refreshes; 1 without --every.", min=1)] = None,
+    name: Annotated[str | None, typer.Option("--client", help="Name of the client; made up if left out.")] = None,
+    times: Annotated[int | None, typer.Option(help="Number of refreshes; 1 without --every.", min=1)] = None,
     every: Annotated[float | None, typer.Option(help="Refresh every so many seconds, until stopped.", min=0)] = None,
-    samples: Annotated[int, typer.Option(help="Samples to tell when joining without a learner.", min=0)] = 0,
-    model: Annotated[Path | None, typer.Option("--out", help="Write the model here, after every refresh.")] = None,
-    held: Annotated[bool, typer.Option("--held", help="Only show what is at home; ask nobody.")] = False,
-    leave: Annotated[bool, typer.Option("--leave", help="Leave the federation, in the end.")] = False,
+    samples: Annotated[int, typer.Option(help="Number of samples to state when joining without a learner.", min=0)] = 0,
+    model: Annotated[Path | None, typer.Option("--out", help="File to write the model to after a refresh.")] = None,
+    held: Annotated[bool, typer.Option("--held", help="Only show what is in --home, without the server.")] = False,
+    leave: Annotated[bool, typer.Option("--leave", help="Leave the federation at the end.")] = False,
     patience: Annotated[float, typer.Option(help="Seconds to keep trying on a bad network.", min=0)] = 60.0,
     ca: Annotated[
         Path | None,
@@ -124,7 +129,7 @@ def client(
 ) -> None:
     """Run one client: train, upload, draw back. Without a learner, only draw.
 
-    Stopped or killed anywhere, the same command goes on where it was. For example:
+    Stopped or killed at any point, the same command continues where it was. Examples:
 
     artesian client http://127.0.0.1:8440 --home homes/c07 --learner app:learner --every 3600
 
@@ -155,7 +160,7 @@ def token_make(
     name: TokenName,
     scope: Annotated[str, typer.Option(help="enrol lets clients join; admin sees the metrics.")] = "enrol",
 ) -> None:
-    """Make a token, and show it this once."""
+    """Make a token and show it once."""
     if scope not in ("enrol", "admin"):
         raise SettingError(f"--scope must be enrol or admin, not {scope!r}")
     sys.stdout.write(_tokens(store).make(scope, name) + "\n")
@@ -163,32 +168,30 @@ def token_make(
 
 @token_app.command("list")
 def token_list(store: StorePath, as_json: AsJson = False) -> None:
-    """List the tokens by name; their texts are nowhere kept."""
+    """List the tokens by name. Their texts are not stored."""
     rows = [{"name": t.name, "scope": t.scope, "revoked": t.revoked} for t in _tokens(store).all()]
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    table = Table("name", "scope", "state", box=None)
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["scope"]), "revoked" if row["revoked"] else "living")
-    out.print(table)
+    states = [[str(row["name"]), str(row["scope"]), "revoked" if row["revoked"] else "living"] for row in rows]
+    print_table(["name", "scope", "state"], states)
 
 
 @token_app.command("rotate")
 def token_rotate(store: StorePath, name: TokenName) -> None:
-    """Give a token another text; the old one opens nothing any more."""
+    """Replace the text of a token and show the new one. The old one stops working."""
     sys.stdout.write(_tokens(store).rotate(name) + "\n")
 
 
 @token_app.command("revoke")
 def token_revoke(store: StorePath, name: TokenName) -> None:
-    """From now on this token opens nothing; a running server notices at once."""
+    """Revoke a token. A running server notices at once."""
     _tokens(store).revoke(name)
 
 
 @app.command(rich_help_panel="Federations")
 def inspect(store: StorePath, as_json: AsJson = False) -> None:
-    """Look into a store that no server holds: clusters, members, versions, last events."""
+    """Show what a store holds: clusters, members, version, last events. No server may be using it."""
     from artesian.server.serve import describe
 
     told = describe(store)
@@ -197,16 +200,14 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
         return
     for key in ("name", "algorithm", "format", "events", "snapshot_at", "version"):
         out.print(f"{key:12} {told[key]}", highlight=False)
-    clusters = Table("cluster", "updated at", "updates", "loss on its proxy", box=None)
-    for row in told["clusters"]:
-        clusters.add_row(row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"]))
-    out.print(clusters)
-    members = Table("member", "samples", "answered", "open task", "mixture", box=None)
+    clusters = [[row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"])] for row in told["clusters"]]
+    print_table(["cluster", "updated at", "updates", "loss on its proxy"], clusters)
+    members = []
     for row in told["members"][:20]:
         shares = " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())
         here = show(row["open"]) if row["present"] else "left"
-        members.add_row(row["client"], str(row["samples"]), str(row["answered"]), here, shares)
-    out.print(members)
+        members.append([row["client"], str(row["samples"]), str(row["answered"]), here, shares])
+    print_table(["member", "samples", "answered", "open task", "mixture"], members, words=["mixture"])
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
     out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)

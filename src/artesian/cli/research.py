@@ -1,4 +1,4 @@
-"""Commands of a researcher: simulate, compare and report, and look around."""
+"""Commands of a researcher: simulate, compare, report, and list what there is."""
 
 from __future__ import annotations
 
@@ -10,49 +10,83 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
-from rich.text import Text
 
 from artesian.cli.application import AsJson, app
-from artesian.cli.console import err, out, print_comparison, print_profile, progress_of, show
+from artesian.cli.console import err, out, print_comparison, print_profile, print_table, progress_of, show
 from artesian.errors import SettingError, nearest
 
 if TYPE_CHECKING:
     from artesian.simulator.experiment import Experiment
 
-RunPaths = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders of them.")]
+RunPaths = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs, or folders that hold such folders.")
+]
+
+
+def complete_sources(incomplete: str) -> list[tuple[str, str]]:
+    """Presets and TOML files that begin with what was typed, for the shell."""
+    from artesian.config.experiments import presets
+
+    files = {path.name: "" for path in sorted(Path().glob("*.toml"))}
+    return [(name, text) for name, text in (presets() | files).items() if name.startswith(incomplete)]
+
+
+def complete_algorithms(incomplete: str) -> list[tuple[str, str]]:
+    """Algorithms that begin with what was typed, for the shell."""
+    rows = [_algorithm(kind) for name, kind in _algorithms().items() if name.startswith(incomplete)]
+    return [(row["name"], row["summary"]) for row in rows]
 
 
 @app.command(rich_help_panel="Experiments")
 def simulate(
-    source: Annotated[str, typer.Argument(metavar="FILE|PRESET", help="A TOML file, or a name from `presets`.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|PRESET",
+            help="A TOML file, or a preset: see `artesian presets`.",
+            autocompletion=complete_sources,
+        ),
+    ],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; may be repeated."),
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable, the last one wins."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="The seed of the run; 0 where there is none.", min=0)] = None,
-    seeds: Annotated[int | None, typer.Option(help="Run seeds 0 to N-1; not with --seed.", min=1)] = None,
-    workers: Annotated[int, typer.Option(help="Worker processes; 0 trains in this one.", min=0)] = 0,
+    seed: Annotated[int | None, typer.Option(help="Seed of the run; 0 by default.", min=0)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Run seeds 0 to N-1, one after the other.", min=1)] = None,
+    workers: Annotated[int, typer.Option(help="Worker processes. With 0, this process trains.", min=0)] = 0,
     executor: Annotated[
-        str | None, typer.Option(help="inline, processes or ray; processes where there are workers.")
+        str | None,
+        typer.Option(
+            help="Where trainings run: inline, processes or ray. [default: processes with workers, else inline]"
+        ),
     ] = None,
     ray_address: Annotated[
         str | None,
-        typer.Option("--ray-address", help="A Ray cluster; by default RAY_ADDRESS, or one of the run's own."),
+        typer.Option(
+            "--ray-address", help="Address of a Ray cluster; by default RAY_ADDRESS, or a cluster of its own."
+        ),
     ] = None,
     memory_limit: Annotated[
-        float, typer.Option("--memory-limit", help="MB of vectors kept for clients; more go into a file.", min=0)
+        float,
+        typer.Option(
+            "--memory-limit", help="Memory in MB for the models kept for clients; the rest is kept in a file.", min=0
+        ),
     ] = 1024,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the run; one below it per seed with --seeds.")
+        Path | None,
+        typer.Option("--out", help="Folder to keep the run in; with --seeds, one below it per seed."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Say where the time went.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End each run with one JSON object.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out; start it if there is none.")
+    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time went.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per run instead of a table.")] = False,
 ) -> None:
     """Run an experiment in virtual time.
 
-    The same seed gives the same bits with any number of workers, interrupted and resumed or not. For example:
+    The same seed gives the same result, bit by bit, with any number of workers, resumed or not. Examples:
+
+    artesian simulate digits-4 --set uploads=500
 
     artesian simulate digits-4 --set algorithm.name=fedbuff --set uploads=500 --seeds 3 --out runs/fedbuff
     """
@@ -73,10 +107,13 @@ def simulate(
         "memory_limit": memory_limit,
     }
     chosen = range(seeds) if seeds is not None else [seed or 0]
+    if not as_json:
+        for line in experiment.opening(chosen[0]):
+            _say(line)
     summaries = []
     for number in chosen:
         place = folder / f"seed-{number}" if folder and seeds is not None else folder
-        summary = _simulate(experiment, number, means, place, resume, profile, quiet=as_json)
+        summary = _run_seed(experiment, number, means, place, resume, profile, quiet=as_json)
         summaries.append(summary)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
@@ -85,7 +122,7 @@ def simulate(
             print_profile(summary["profile"])
     if not as_json:
         print_comparison(summaries)
-        out.print(f"kept in {folder}" if folder else "not kept: give --out FOLDER to keep a run", highlight=False)
+        out.print(f"kept in {folder}" if folder else "not kept: use --out FOLDER to keep a run", highlight=False)
 
 
 @app.command(rich_help_panel="Experiments")
@@ -93,7 +130,12 @@ def compare(
     runs: RunPaths,
     as_json: AsJson = False,
 ) -> None:
-    """Put finished runs side by side: the mean over seeds, and the standard deviation."""
+    """Compare finished runs: mean and standard deviation over seeds.
+
+    Example:
+
+    artesian compare runs
+    """
     from artesian.report.runs import finished, grouped
 
     summaries = [run.summary for run in finished(runs, _say)]
@@ -106,13 +148,13 @@ def compare(
 @app.command(rich_help_panel="Experiments")
 def report(
     runs: RunPaths,
-    target: Annotated[Path, typer.Option("--out", help="The page; an older report there is replaced.")] = Path(
+    target: Annotated[Path, typer.Option("--out", help="The page to write. An older report there is replaced.")] = Path(
         "report.html"
     ),
 ) -> None:
-    """Write finished runs as one page of HTML: tables, curves, settings, and where the time went.
+    """Write a report on finished runs: one HTML page with tables, curves and settings.
 
-    The page needs no other file and no network. Make runs with --profile to see where their time went. For example:
+    The page needs no other file and no network. Runs made with --profile also show where their time went. Example:
 
     artesian report runs --out report.html
     """
@@ -126,10 +168,18 @@ def report(
 
 @app.command(rich_help_panel="Experiments")
 def algorithms(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Tell this one alone, and more of it.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="Show one algorithm in detail.", autocompletion=complete_algorithms),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the algorithms, with their settings and defaults, or tell one."""
+    """List the algorithms with their settings and defaults, or show one in detail.
+
+    Example:
+
+    artesian algorithms cdfl
+    """
     known = _algorithms()
     if name is not None and name not in known:
         raise SettingError(f"No algorithm is called {name!r}", nearest(name, known))
@@ -143,39 +193,37 @@ def algorithms(
 
 
 def _print_algorithms(rows: list[dict[str, Any]]) -> None:
-    table = Table("name", "what it is", "pace", "settings and defaults", box=None)
-    for row in rows:
-        settings = ", ".join(f"{key}={show(value)}" for key, value in row["settings"].items())
-        table.add_row(row["name"], row["summary"], row["pace"], settings)
-    out.print(table)
-    out.print("one of them: artesian algorithms NAME", highlight=False)
+    settings = [", ".join(f"{key}={show(value)}" for key, value in row["settings"].items()) for row in rows]
+    listed = [[row["name"], row["pace"], row["summary"], told] for row, told in zip(rows, settings, strict=True)]
+    columns = ["name", "pace", "what it is", "settings and defaults"]
+    print_table(columns, listed, words=columns[2:])
+    out.print("one in detail: artesian algorithms NAME", highlight=False)
 
 
 def _print_algorithm(row: dict[str, Any]) -> None:
     out.print(f"{row['name']}: {row['summary']}.\n\n{row['about']}\n\npace: {row['pace']}", highlight=False)
-    table = Table("setting", "default", box=None)
-    for key, value in row["settings"].items():
-        table.add_row(key, show(value))
-    out.print(table)
-    out.print(f"what they mean, and the method: {row['page']}", highlight=False)
+    print_table(["setting", "default"], [[key, show(value)] for key, value in row["settings"].items()])
+    out.print(f"more about it: python -m pydoc {row['module']}", highlight=False)
 
 
 @app.command(rich_help_panel="Experiments")
 def presets(as_json: AsJson = False) -> None:
-    """List the experiments that come with the package, and whether their data are here."""
+    """List the experiments that come with the package, and whether their data are on this machine."""
     from artesian.config.experiments import outlines
 
     rows = outlines()
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
-    table = Table("preset", "what it is", "clients", "lasts", "data", box=None)
-    for row in rows:
-        lasts = f"{row['rounds']:,} rounds" if row["rounds"] else f"{row['uploads']:,} uploads"
-        table.add_row(row["name"], row["summary"], str(row["clients"]), lasts, _presence(row))
-    out.print(table)
+    listed = [[row["name"], str(row["clients"]), _length(row), _presence(row), row["summary"]] for row in rows]
+    columns = ["preset", "clients", "lasts", "data", "what it is"]
+    print_table(columns, listed, words=columns[3:])
     if any(row["missing"] for row in rows):
-        out.print("where data are looked for: artesian data", highlight=False)
+        out.print("where data are searched for: artesian data", highlight=False)
+
+
+def _length(row: Mapping[str, Any]) -> str:
+    return f"{row['rounds']:,} rounds" if row["rounds"] else f"{row['uploads']:,} uploads"
 
 
 def _presence(row: Mapping[str, Any]) -> str:
@@ -186,9 +234,9 @@ def _presence(row: Mapping[str, Any]) -> str:
 
 @app.command(rich_help_panel="Experiments")
 def data(as_json: AsJson = False) -> None:
-    """List the data sets that were found, and where; of the others, which files were looked for.
+    """List the datasets on this machine, and where each was searched for.
 
-    Sets are looked for in the folder ARTESIAN_DATA points at, and where Debian puts them.
+    They are searched for in the folder ARTESIAN_DATA names, and where Debian installs them.
     """
     from artesian.data.datasets import VARIABLE, available, wanted
 
@@ -196,17 +244,13 @@ def data(as_json: AsJson = False) -> None:
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    table = Table("data", Column("where", overflow="fold"), box=None)
-    for name, place in found.items():
-        table.add_row(name, Text(place or f"not found: {' or '.join(wanted(name))}"))
-    out.print(table)
+    rows = [[name, place or f"not found: {' or '.join(wanted(name))}"] for name, place in found.items()]
+    print_table(["data", "where"], rows, words=["where"])
     folder = os.environ.get(VARIABLE)
-    out.print(
-        f"{VARIABLE} is {folder or 'not set: let it name the folder of your data'}", highlight=False, markup=False
-    )
+    out.print(f"{VARIABLE} is {folder or 'not set: set it to the folder of your data'}", highlight=False, markup=False)
 
 
-def _simulate(
+def _run_seed(
     experiment: Experiment,
     seed: int,
     means: Mapping[str, Any],
@@ -216,26 +260,27 @@ def _simulate(
     quiet: bool,
 ) -> dict[str, Any]:
     from artesian.simulator.folder import read_json
-    from artesian.simulator.run import simulate as run_simulation
+    from artesian.simulator.run import run_experiment
 
     label = f"{experiment.name} {experiment.algorithm.name} seed {seed}"
     try:
         with progress_of(label, quiet) as progress:
-            run = run_simulation(
+            run = run_experiment(
                 experiment, seed=seed, out=folder, resume=resume, progress=progress, profile=profile, **means
             )
     except KeyboardInterrupt:
-        kept = f"; go on with --resume --out {folder}" if folder else "; nothing was kept, there was no --out"
-        err.print(f"interrupted{kept}", style="yellow", highlight=False)
+        kept = f"Continue it with --resume --out {folder}" if folder else "Nothing was kept: there was no --out"
+        err.print(f"interrupted. {kept}.", style="yellow", highlight=False)
         sys.exit(130)
     if run is not None:
         return dict(run.summary)
     assert folder is not None
-    err.print(f"{folder} had finished before: nothing to do", highlight=False)
+    err.print(f"The run in {folder} has finished already: nothing to do.", highlight=False)
     return read_json(folder / "summary.json")
 
 
 def _say(text: str) -> None:
+    """A line for people, beside the results."""
     err.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -257,5 +302,5 @@ def _algorithm(kind: Any) -> dict[str, Any]:
         "about": " ".join(module.split("\n\n")[1].split()),
         "pace": type(kind().pace()).__name__.lower(),
         "settings": {f.name: f.default for f in fields(kind)},
-        "page": f"docs/algorithms/{kind.name.replace('+', '-plus')}.md",
+        "module": kind.__module__,
     }

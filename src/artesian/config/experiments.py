@@ -17,12 +17,11 @@ from artesian.core import Algorithm, Model, Plan, Recipe
 from artesian.data.datasets import sets_by_name
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import SettingError, nearest
-from artesian.simulator import run as simulator
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
-from artesian.simulator.run import Progress
+from artesian.simulator.run import Progress, run_experiment
 from artesian.simulator.shifts import Shift
 from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worlds import WORLDS, World
@@ -206,7 +205,7 @@ def simulate(
     else:
         chosen = _composed(experiment, algorithm, given, changes)
     folder = Path(out) if out is not None else None
-    run = simulator.simulate(
+    run = run_experiment(
         chosen,
         seed=seed,
         out=folder,

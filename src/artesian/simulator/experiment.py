@@ -131,6 +131,15 @@ class Experiment:
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
         return {"recipes": names} if names else {}
 
+    def opening(self, seed: int) -> list[str]:
+        """What a run begins with, in words: who learns what, and what is pre-trained on which data."""
+        sizes = [len(samples) for samples in self.world.proxies(seed).values()]
+        name, clients, world = self.algorithm.name, len(self.world.names), self.world.describe()["name"]
+        lines = [f"{self.name}: {name}, {clients} clients of the world {world}, {self.length}", self.start.words(sizes)]
+        if len(sizes) == 1 and self.algorithm.stands_for:
+            lines.append(f"{name} has one cluster here: a single model for all clients, and no mixture to estimate")
+        return lines
+
     def defaults(self) -> dict[str, Any]:
         """What `describe` would say of settings that nobody changed, as far as they have a default."""
         values = {"algorithm": self.algorithm, "world": self.plain_world, "model": self.model, "fleet": self.fleet}

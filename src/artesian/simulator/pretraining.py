@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,6 +88,18 @@ class Start:
             trained.append(proxy.train(trunk, seed=derive(seed, "start", k), plan=plan))
             report(f"pre-training {len(proxies)} clusters: {len(trained)}/{len(proxies)}")
         return trained
+
+    def words(self, sizes: Sequence[int]) -> str:
+        """What is pre-trained on which data, where the proxy sets have these sizes."""
+        sets = f"the server's {len(sizes)} proxy sets" if len(sizes) > 1 else "the server's proxy set"
+        trunk = self.trunk_epochs if self.kind == "shared" else 0
+        together = f"one model on {sets} ({sum(sizes)} samples, {trunk} epochs)"
+        each = f"a model for each cluster on its own proxy set ({self.epochs} epochs)"
+        if trunk and self.epochs:
+            return f"pre-training: {together}, and from it {each}"
+        if trunk or self.epochs:
+            return f"pre-training: {together if trunk else each}"
+        return "no pre-training: the start is one random model"
 
     def from_samples(
         self,

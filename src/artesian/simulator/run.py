@@ -468,7 +468,7 @@ class Simulation:
         return {who: {part: round(spent, 3) for part, spent in parts.items()} for who, parts in told.items()}
 
 
-def simulate(
+def run_experiment(
     experiment: Experiment,
     *,
     seed: int = 0,
