@@ -418,7 +418,7 @@ def test_an_existing_folder_a_mismatch_and_a_finished_run(tmp_path) -> None:
     )
     again = artesian("simulate", "digits-2", *QUICK, "--out", out, "--resume", "--json")
     assert again.returncode == 0
-    assert "finished before" in again.stderr
+    assert "has finished already" in again.stderr
     assert json.loads(again.stdout)["uploads"] == 20
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 

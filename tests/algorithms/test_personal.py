@@ -13,7 +13,7 @@ from artesian.learners.arrays import LinearRegression, Perceptron
 from artesian.params import Layout, seal
 from artesian.recipes import recipe
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Simulation, run_experiment
 from artesian.testing import Federation, InProcess, ToyModel, ToyWorld
 
 LINE = LinearRegression(1, bias=False)  # loss (w x - y)^2, gradient 2 x (w x - y)
@@ -303,8 +303,8 @@ def test_they_resume_with_their_notebooks(algorithm, tmp_path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(experiment, seed=1, out=tmp_path / "run", progress=stop)
-    resumed = simulate(experiment, seed=1, out=tmp_path / "run", resume=True)
-    whole = simulate(experiment, seed=1)
+        run_experiment(experiment, seed=1, out=tmp_path / "run", progress=stop)
+    resumed = run_experiment(experiment, seed=1, out=tmp_path / "run", resume=True)
+    whole = run_experiment(experiment, seed=1)
     assert resumed.metrics["after"].tolist() == whole.metrics["after"].tolist()
     assert resumed.params["k0"].tobytes() == whole.params["k0"].tobytes()

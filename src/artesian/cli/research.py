@@ -183,7 +183,7 @@ def algorithms(
     known = _algorithms()
     if name is not None and name not in known:
         raise SettingError(f"No algorithm is called {name!r}", nearest(name, known))
-    rows = [_algorithm(kind) for kind in known.values() if name in (None, kind.name)]
+    rows = [_algorithm(kind) for key, kind in sorted(known.items()) if name in (None, key)]
     if as_json:
         sys.stdout.write(json.dumps(rows if name is None else rows[0]) + "\n")
     elif name is None:
