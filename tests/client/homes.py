@@ -83,9 +83,9 @@ class Home:
     def state(self):
         return self.service.coordinator.state
 
-    def session(self, name: str = "c0", patience: float = 5.0) -> Session:
+    def session(self, name: str = "c0", patience: float = 5.0, recipes=()) -> Session:
         transport = Transport("http://test", patience, transport=self.wire)
-        return Session(transport, self.token, self.folder / name, name)
+        return Session(transport, self.token, self.folder / name, name, recipes)
 
     def learner(self, name: str = "c0", cycle: int = 0):
         visit = WORLD.visit(0, name, cycle)

@@ -1,15 +1,17 @@
 """The client library against a real application: it saves before it sends, and survives what happens in between."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from homes import MODEL, Home
 
-from artesian.algorithms import IFCA, FedAvg, FedEM, FedSoft, Local
+from artesian.algorithms import IFCA, FedAsync, FedAvg, FedEM, FedSoft, Local
 from artesian.client.session import Session
-from artesian.core import Upload
+from artesian.core import Plan, Recipe, Upload, derive
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
+from artesian.recipes.train import TRAIN
 from artesian.server.messages import encode_task
 
 
@@ -233,6 +235,33 @@ def test_messages_of_a_client_are_what_the_server_reads(home) -> None:
     reply = session.upload(Upload("c0", task.number, 5, {"blend": task.models["blend"]}))
     assert reply.number == 2
     assert encode_task(reply) == (home.folder / "c0" / "task").read_bytes()
+
+
+def test_a_refresh_may_tune_what_comes_back(home) -> None:
+    session, learner = home.session(), home.learner()
+    tuned = session.refresh(learner, tune=2)
+    held, task = session.held(), session.kept()
+    plan = replace(Plan.of(task.settings), epochs=2)
+    expected = learner.train(held[0][1], seed=derive(task.settings["seed"], "tune"), plan=plan)
+    assert tuned[0][1].tobytes() == expected.tobytes() != held[0][1].tobytes()  # and what is at home is as it was drawn
+    assert home.state.members["c0"].answered == 1
+    with pytest.raises(SettingError, match="tune must be a number of epochs from 0 on, not -1"):
+        session.refresh(learner, tune=-1)
+
+
+def test_a_client_refuses_a_recipe_it_does_not_have_and_follows_its_own(tmp_path) -> None:
+    class Shrinking(FedAsync):
+        def task(self, state, client):
+            return replace(super().task(state, client), recipe="shrink")
+
+    home = Home(tmp_path, Shrinking())
+    with pytest.raises(SettingError, match=r"no recipe 'shrink'.*connect\(\.\.\., recipes="):
+        home.session().task(5)
+    assert not (home.folder / "c0" / "task").exists()  # a task nobody can follow is not kept
+    shrink = Recipe("shrink", TRAIN.fit, TRAIN.use)
+    home.session(recipes=[shrink]).refresh(home.learner())
+    assert home.state.members["c0"].answered == 1
+    home.close()
 
 
 def test_a_client_of_fedem_holds_an_ensemble_and_cannot_draw_one_model(tmp_path) -> None:

@@ -64,6 +64,17 @@ def test_a_network_is_refreshed_in_place(served, tmp_path) -> None:
     assert [number for _, number in served.folded()] == [1, 2, 3]
 
 
+def test_a_network_ends_with_the_tuned_answer(served, tmp_path) -> None:
+    net = network()
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        ((_, params),) = client.refresh(net, loader(1), tune=2)
+        ((_, held),) = client.held()
+        tuned = client.layout.unpack(params)
+        for name, array in state(net).items():
+            np.testing.assert_array_equal(array, tuned[name])
+        assert not np.array_equal(tuned["0.weight"], client.layout.unpack(held)["0.weight"])
+
+
 def test_the_clients_own_optimizer_goes_before_the_tasks(served, tmp_path) -> None:
     with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
         client.task(40)

@@ -116,6 +116,10 @@ def client(
     name: Annotated[str | None, typer.Option("--client", help="Name of the client; made up if left out.")] = None,
     times: Annotated[int | None, typer.Option(help="Number of refreshes; 1 without --every.", min=1)] = None,
     every: Annotated[float | None, typer.Option(help="Refresh every so many seconds, until stopped.", min=0)] = None,
+    tune: Annotated[int, typer.Option(help="Epochs to train the answer on before using it.", min=0)] = 0,
+    recipes: Annotated[
+        list[str] | None, typer.Option("--recipe", metavar="MODULE:NAME", help="A recipe of your own; may be repeated.")
+    ] = None,
     samples: Annotated[int, typer.Option(help="Number of samples to state when joining without a learner.", min=0)] = 0,
     model: Annotated[Path | None, typer.Option("--out", help="File to write the model to after a refresh.")] = None,
     held: Annotated[bool, typer.Option("--held", help="Only show what is in --home, without the server.")] = False,
@@ -140,16 +144,18 @@ def client(
     if held and not (home / "identity.json").exists():
         raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
     make = learner_maker(learner) if learner else None
-    with _stoppable(home), session_of(url, token, home, held, client=name, patience=patience, ca=ca) as session:
+    options = {"client": name, "patience": patience, "ca": ca, "recipes": recipes or ()}
+    with _stoppable(home), session_of(url, token, home, held, **options) as session:
         if make is not None and not held:
             often = times if every is not None else times or 1
-            steps = refreshes(session, make, often, every or 0.0, _complain if every is not None else None)
+            complain = _complain if every is not None else None
+            steps = refreshes(session, make, often, every or 0.0, complain, tune=tune, out=model)
         else:
-            steps = draws(session, samples) if not (held or leave) else iter([describe(session)] if held else [])
+            steps = draws(session, samples, model) if not (held or leave) else iter([describe(session)] if held else [])
         for told in steps:
             _tell_client(told, as_json)
-            if model is not None:
-                write_model(session, model)
+        if held and model is not None:
+            write_model(session, session.held(), model)
         if leave:
             session.leave()
 

@@ -57,6 +57,7 @@ class Client(Session):
         *,
         wait: float = 30.0,
         changed: bool = False,
+        tune: int = 0,
         loss: Callable[..., Any] | None = None,
         optimizer: Callable[..., Any] | None = None,
         **options: Any,
@@ -68,6 +69,7 @@ class Client(Session):
             loader: With a network: its data, as batches of (input, target).
             wait: Seconds to wait for a task while a round is open.
             changed: Say that the client's data changed since the last time.
+            tune: Train what comes back for so many epochs on this client's data before using it. That stays here.
             loss: With a network: a function of output and target that gives one number per sample.
             optimizer: With a network: a function from its parameters to a torch optimiser, instead of the task's.
             options: With a network: options of `TorchModel`.
@@ -76,11 +78,11 @@ class Client(Session):
             if loss or optimizer or options or not isinstance(learner, Learner):
                 problem = f"refresh got a {type(learner).__name__} without a loader"
                 raise SettingError(problem, "Give it a learner, or a network and its loader")
-            return super().refresh(learner, wait=wait, changed=changed)
+            return super().refresh(learner, wait=wait, changed=changed, tune=tune)
         from artesian.learners.user_network import OwnNetwork
 
         own = OwnNetwork(learner, loader, loss, optimizer, options)
         own.check(self.layout)
-        held = super().refresh(own.learner, wait=wait, changed=changed)
+        held = super().refresh(own.learner, wait=wait, changed=changed, tune=tune)
         own.load(self.layout, held)
         return held

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from artesian.client.connect import connect
-from artesian.client.session import Session
-from artesian.core import Learner, Task
+from artesian.client.session import Session, only_model_of
+from artesian.core import Ensemble, Learner, Task
 from artesian.errors import (
     ArtesianError,
     Busy,
@@ -40,12 +40,18 @@ def refreshes(
     times: int | None = 1,
     every: float = 0.0,
     complain: Callable[[ArtesianError], None] | None = None,
+    *,
+    tune: int = 0,
+    out: Path | None = None,
 ) -> Iterator[Told]:
-    """Refresh so many times (None: for ever), `every` so many seconds; `complain` gets errors that may pass."""
+    """Refresh so many times (None: for ever), `every` so many seconds; `complain` gets errors that may pass.
+
+    What comes back is tuned for so many epochs, and written to `out`.
+    """
     for turn in count(1):
         end = time.monotonic() + every
         try:
-            yield _refresh(session, make())
+            yield _refresh(session, make(), tune, out)
         except PASSING as error:
             if complain is None:
                 raise
@@ -56,18 +62,20 @@ def refreshes(
         time.sleep(max(0.0, end - time.monotonic()))
 
 
-def _refresh(session: Session, learner: Learner) -> Told:
+def _refresh(session: Session, learner: Learner, tune: int, out: Path | None) -> Told:
     """One refresh; `before` and `after` are scores of the old and the new model on the learner's own data."""
     task = _task(session, learner.samples)
-    before = _score(session, learner)
-    session.refresh(learner, wait=0)
+    before = _score(session.held(), learner)
+    held = session.refresh(learner, wait=0, tune=tune)
+    if out is not None:
+        write_model(session, held, out)
     now = session.kept() or task
     return {
         "client": session.client,
         "answered": task.number,
         "samples": learner.samples,
         "before": before,
-        "after": _score(session, learner),
+        "after": _score(held, learner),
         "task": now.number,
         "mixture": now.mixture,
     }
@@ -80,14 +88,16 @@ def _task(session: Session, samples: int) -> Task:
     return task
 
 
-def _score(session: Session, learner: Learner) -> float | None:
-    score = float(learner.score(session.held()))
+def _score(held: Ensemble, learner: Learner) -> float | None:
+    score = float(learner.score(held))
     return score if math.isfinite(score) else None
 
 
-def draws(session: Session, samples: int) -> Iterator[Told]:
-    """Fetch the newest task, and describe it."""
+def draws(session: Session, samples: int, out: Path | None = None) -> Iterator[Told]:
+    """Fetch the newest task, and describe it; write its model to `out`."""
     _task(session, samples)
+    if out is not None:
+        write_model(session, session.held(), out)
     yield describe(session)
 
 
@@ -101,9 +111,9 @@ def describe(session: Session) -> Told:
     return told
 
 
-def write_model(session: Session, path: Path) -> None:
+def write_model(session: Session, held: Ensemble, path: Path) -> None:
     """The model the client predicts with, under its ordinary parameter names."""
-    write_file(path, encode_arrays(session.layout.unpack(session.draw())))
+    write_file(path, encode_arrays(session.layout.unpack(only_model_of(held))))
 
 
 def learner_maker(source: str) -> Callable[[], Learner]:

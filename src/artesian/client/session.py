@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from artesian.client.transport import Transport
-from artesian.core import ClientId, Ensemble, Learner, Notebook, Recipe, Task, Upload
+from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Recipe, Task, Upload, derive
 from artesian.engine.admission import check_client
 from artesian.errors import (
     BadFormat,
@@ -35,6 +35,7 @@ from artesian.errors import (
 )
 from artesian.params import Layout, Params
 from artesian.recipes import by_name, recipe
+from artesian.recipes.tuning import tuned
 from artesian.storage.codec import FORMAT, check_format, decode, encode
 from artesian.storage.files import storage, write_file
 from artesian.storage.older import translated_notebook
@@ -113,12 +114,14 @@ class Session:
         begun = (self.home / "spool").exists()
         return self._send(self._save(Spool(upload, self._notebook())), begun)
 
-    def refresh(self, learner: Learner, *, wait: float = 30.0, changed: bool = False) -> Ensemble:
+    def refresh(self, learner: Learner, *, wait: float = 30.0, changed: bool = False, tune: int = 0) -> Ensemble:
         """Train by the task's recipe, upload, and return what to predict with now.
 
         Without a task (a round is still open) it is what the client has. `changed` tells that its data are others
         than before. Where a task only asks for an estimate and is answered with another, that is done at once, too.
+        With `tune`, what comes back is trained for so many epochs more on the learner's data; that stays here.
         """
+        _check_tune(tune)
         task = self.task(learner.samples, wait, changed)
         while task is not None:
             spool = self._spool()
@@ -134,7 +137,13 @@ class Session:
             if not _estimated(spool.upload):
                 break
             task = answer
-        return self.held()
+        return self._tuned(learner, tune) if tune else self.held()
+
+    def _tuned(self, learner: Learner, epochs: int) -> Ensemble:
+        held, task = self.held(), self.kept()
+        assert task is not None
+        plan = replace(Plan.of(task.settings), epochs=epochs)
+        return tuned(held, learner, seed=derive(task.settings["seed"], "tune"), plan=plan)
 
     def kept(self) -> Task | None:
         """The newest task at home, without asking anybody."""
@@ -157,12 +166,7 @@ class Session:
         """The one model this client predicts with, fetched if there is none at home yet."""
         if self._stored("task") is None and self.task(samples) is None:
             raise SettingError("No task yet: the next round has not begun", "Try again later")
-        held = self.held()
-        if len(held) != 1:
-            problem = f"This client predicts with {len(held)} models, not with one"
-            raise SettingError(problem, "Call held(), which gives all of them with their weights")
-        ((_, params),) = held
-        return params
+        return only_model_of(self.held())
 
     def leave(self) -> None:
         """Leave the federation. Joining again later goes on under the same name."""
@@ -267,6 +271,20 @@ class Session:
     def _stored(self, name: str) -> bytes | None:
         path = self.home / name
         return _read(path) if path.exists() else None
+
+
+def only_model_of(held: Ensemble) -> Params:
+    """The one model of a client that predicts with one."""
+    if len(held) != 1:
+        problem = f"This client predicts with {len(held)} models, not with one"
+        raise SettingError(problem, "Call held(), which gives all of them with their weights")
+    ((_, params),) = held
+    return params
+
+
+def _check_tune(epochs: int) -> None:
+    if type(epochs) is not int or epochs < 0:
+        raise SettingError(f"tune must be a number of epochs from 0 on, not {epochs!r}")
 
 
 def _estimated(upload: Upload) -> bool:

@@ -26,7 +26,7 @@ from artesian.simulator.shifts import Shift
 from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worlds import WORLDS, World
 
-NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
+NUMBERS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample", "tune")
 MORE = ("evaluate", "target", "recipes")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
@@ -65,6 +65,7 @@ def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
 
     Args:
         source: The name of a preset, or the path of a file.
+        tune: Epochs for which clients train what they drew on their own data before they use it.
         changes: Settings to change, such as `["algorithm.rho=0.2", "uploads=500"]`.
 
     >>> load("digits-2", ["uploads=500"]).uploads
@@ -149,6 +150,7 @@ def simulate(
     start: Start | None = None,
     shift: Shift | None = None,
     recipes: Sequence[Recipe | str] | None = None,
+    tune: int | None = None,
     uploads: int | None = None,
     changes: Sequence[str] = (),
     seed: int = 0,
@@ -198,7 +200,7 @@ def simulate(
     if resume and out is None:
         raise SettingError("resume needs a folder", "Name the folder of the run: out=...")
     parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training}
-    parts |= {"start": start, "shift": shift, "recipes": None if recipes is None else tuple(recipes)}
+    parts |= {"start": start, "shift": shift, "recipes": None if recipes is None else tuple(recipes), "tune": tune}
     given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
     if isinstance(experiment, Experiment):
         chosen = _replaced(experiment, algorithm, given, changes)

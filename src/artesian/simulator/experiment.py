@@ -42,10 +42,12 @@ class Experiment:
     snapshot_every: int = 200  # uploads between two snapshots of a run that is kept in a folder
     proxy_sample: int | None = None  # samples of every proxy set that an upload is measured on; None: all
     recipes: tuple[Recipe | str, ...] = ()  # clients' own, besides those that are built in: values, or module:name
+    tune: int = 0  # epochs for which clients train what they drew on their own data before they use it
 
     def __post_init__(self) -> None:
         rules = {
             **{f"{name} is at least 1": self._numbers[name] is None or self._numbers[name] >= 1 for name in COUNTS},
+            "tune is at least 0": self.tune >= 0,
             "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
@@ -119,17 +121,17 @@ class Experiment:
             "start": asdict(self.start),
             "shift": asdict(self.shift),
         }
-        return self._numbers | parts | tables | self._described_recipes()
+        return self._numbers | parts | tables | self._described_if_set()
 
     @property
     def _numbers(self) -> dict[str, Any]:
         """What stands in no table."""
         return {name: vars(self)[name] for name in NUMBERS}
 
-    def _described_recipes(self) -> dict[str, Any]:
-        """Left out where there are none, so that a run from before there was this setting is still the same."""
+    def _described_if_set(self) -> dict[str, Any]:
+        """Left out where they are not set: so the digest of settings from before there were these is still the same."""
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
-        return {"recipes": names} if names else {}
+        return ({"recipes": names} if names else {}) | ({"tune": self.tune} if self.tune else {})
 
     def opening(self, seed: int) -> list[str]:
         """What a run begins with, in words: who learns what, and what is pre-trained on which data."""

@@ -19,16 +19,19 @@ from artesian.core import (
     Mixture,
     Model,
     Notebook,
+    Plan,
     Receipt,
     Recipe,
     Task,
     Upload,
+    derive,
 )
 from artesian.data.datasets import Samples
 from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, take_over
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
 from artesian.recipes import recipe
+from artesian.recipes.tuning import tuned
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
 from artesian.simulator.worlds import World
@@ -98,6 +101,7 @@ class Place:
     made_proxies: Sets | None = None  # by the main process, for its workers
     made_tests: Sets | None = None
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # those that are not built in
+    tune: Plan | None = None  # how clients train what they drew before they use it; None: not at all
 
     @cached_property
     def proxies(self) -> dict[ClusterId, Learner]:
@@ -153,12 +157,19 @@ class Place:
         with spent.part("evaluating"):
             if not score.client:
                 return self.tests[score.cluster].score(score.ensemble)
-            test = self.world.visit(self.seed, score.client, score.cycle).test
-            return self.model.learner(test.x, test.y).score(score.ensemble)
+            visit = self.world.visit(self.seed, score.client, score.cycle)
+            ensemble = self._tuned(score, visit.train) if self.tune else score.ensemble
+            return self.model.learner(visit.test.x, visit.test.y).score(ensemble)
 
     def do(self, work: Work, spent: Stopwatch) -> Done | float:
         """Whatever is asked for."""
         return self.perform(work, spent) if isinstance(work, Job) else self.score(work, spent)
+
+    def _tuned(self, score: Score, train: Samples) -> Ensemble:
+        """What a client uses that tunes what it drew on its own data."""
+        assert self.tune is not None
+        seed = derive(self.seed, "tune", score.client, score.cycle)
+        return tuned(score.ensemble, self.model.learner(train.x, train.y), seed=seed, plan=self.tune)
 
     def _measured(self, upload: Upload, receipt: Receipt | None) -> Evidence | None:
         if self.algorithm is None or receipt is None:

@@ -76,6 +76,7 @@ class Simulation:
             experiment.algorithm,
             experiment.proxy_sample,
             recipes=by_name([*registered(), *experiment.recipes]),
+            tune=replace(experiment.training, epochs=experiment.tune) if experiment.tune else None,
         )
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
