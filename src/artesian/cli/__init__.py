@@ -1,4 +1,4 @@
-"""The command line: simulate and compare, serve and look after a store, be a client, and look around."""
+"""The command line: simulate and compare, serve a federation, run a client, inspect a store."""
 
 from artesian.cli import operation, research  # their commands
 from artesian.cli.application import app, main

@@ -54,10 +54,10 @@ def of_uploads(runs: Mapping[Path, int], column: str) -> Curve:
 
 
 def of_clusters(runs: Mapping[Path, int]) -> Curve:
-    """The mean accuracy of the clusters at every look at them; the last is at the end."""
-    looks = [read(folder / "clusters.csv", "accuracy", uploads) for folder, uploads in runs.items()]
-    x = np.unique(np.concatenate([at for at, _ in looks]))
-    return _over_seeds(x, [_at(x, *look) for look in looks])
+    """The mean accuracy of the clusters at every evaluation; the last is at the end."""
+    evaluations = [read(folder / "clusters.csv", "accuracy", uploads) for folder, uploads in runs.items()]
+    x = np.unique(np.concatenate([at for at, _ in evaluations]))
+    return _over_seeds(x, [_at(x, *one) for one in evaluations])
 
 
 def _at(x: np.ndarray, at: np.ndarray, values: np.ndarray) -> np.ndarray:

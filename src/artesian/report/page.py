@@ -33,7 +33,7 @@ an accuracy, or minus the squared error where a model predicts numbers. KL is th
 true mixture, in nats, beside that of guessing evenly for the same clients. Time is that of the simulated world; MB are
 millions of bytes of models sent; seconds are those the run took. Means over seeds, with the standard deviation where
 there are several; (of n) where only n of them have a number."""
-CAPTION = """Over uploads, each point the mean of the uploads since the one before; clusters at every look at them.
+CAPTION = """Over uploads, each point the mean of the uploads since the one before; clusters at every evaluation.
 Means over seeds, shaded by one standard deviation. A gap is where nothing was estimated."""
 UNITS = {"what clients draw back": "score", "clusters": "score", "KL of the estimated mixture": "nats"}
 
@@ -74,8 +74,8 @@ def _curves(members: Mapping[str, Sequence[Finished]], learnt: Sequence[str]) ->
         return {label: of_uploads(runs, column) for label, runs in lasted.items()}
 
     after, clusters, divergence = UNITS
-    looks = {label: of_clusters(lasted[label]) for label in learnt}
-    return _figure(lines({after: over("after"), clusters: looks, divergence: over("kl")}, UNITS), CAPTION)
+    evaluated = {label: of_clusters(lasted[label]) for label in learnt}
+    return _figure(lines({after: over("after"), clusters: evaluated, divergence: over("kl")}, UNITS), CAPTION)
 
 
 def _differences(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
