@@ -95,16 +95,12 @@ class Layout:
             kind = _check_dtype(name, array.dtype, narrow)
             if kind != "f" and trainable is not None and name in learns:
                 raise LayoutError(
-                    "only floating entries can be trained",
-                    f"{name} of {array.dtype}",
-                    "leave it out of trainable",
+                    f"{name} is {array.dtype}, and only floating entries can be trained", "Leave it out of trainable"
                 )
             entries.append(Entry(name, array.shape, array.dtype.name, kind == "f" and name in learns))
         if not any(entry.trainable for entry in entries):
             raise LayoutError(
-                "a layout needs one trainable entry at least",
-                f"{len(entries)} entries",
-                "check trainable, frozen and share",
+                f"None of the model's {len(entries)} entries can be trained", "Check trainable, frozen and share"
             )
         ordered = tuple(sorted(entries, key=lambda entry: entry.rank))
         return cls(ordered, ties, tuple(name for name in arrays if not travels(name)))
@@ -143,9 +139,8 @@ class Layout:
             array = np.asarray(arrays[entry.name])
             if array.shape != entry.shape or array.dtype.name != entry.dtype:
                 raise LayoutError(
-                    f"entry {entry.name} is {entry.dtype} of shape {entry.shape}",
-                    f"{array.dtype} of shape {array.shape}",
-                    "pack the model this layout was made from",
+                    f"{entry.name} is {array.dtype} of shape {array.shape}, not {entry.dtype} of shape {entry.shape}",
+                    "Pack the model this layout was made from",
                 )
             place = params[offset : offset + entry.slots]
             if entry.exact:
@@ -182,9 +177,8 @@ class Layout:
         if not (isinstance(params, np.ndarray) and params.dtype == np.float32 and params.shape == (self.size,)):
             got = f"{params.dtype} of shape {params.shape}" if isinstance(params, np.ndarray) else type(params).__name__
             raise WrongShape(
-                f"a model is one float32 vector of length {self.size}",
-                got,
-                "pack it with the layout of the federation",
+                f"A model of this federation is one float32 vector of length {self.size}, not {got}",
+                "Pack it with the federation's layout",
             )
 
     def check(self, params: Any, largest: float | None = None) -> None:
@@ -196,9 +190,8 @@ class Layout:
             if not sound.all():
                 where = part.start + int(np.argmin(sound))
                 raise NotFinite(
-                    f"every number of a model is finite, and {largest:g} at most",
-                    f"{params[where]} in {self.name_at(where)}",
-                    "lower the learning rate or check the data, then train again",
+                    f"The model holds {params[where]} in {self.name_at(where)}",
+                    f"Lower the learning rate or check the data, then train again: numbers must be {largest:g} at most",
                 )
 
     def name_at(self, index: int) -> str:
@@ -225,10 +218,10 @@ class Layout:
     def _check_names(self, arrays: Mapping[str, np.ndarray]) -> None:
         known = {entry.name for entry in self.entries}
         if missing := sorted(known - set(arrays)):
-            raise LayoutError("a model has every entry of its layout", f"no {missing[0]}", "pack the same model")
+            raise LayoutError(f"The model lacks the entry {missing[0]}", "Pack the model this layout was made from")
         if extra := sorted(set(arrays) - known - set(self.ties) - set(self.home)):
             raise LayoutError(
-                "a model has only the entries of its layout", f"{extra[0]} besides", "pack the same model"
+                f"The model has an entry too many: {extra[0]}", "Pack the model this layout was made from"
             )
 
 
@@ -242,7 +235,7 @@ def strip_names(names: Collection[str], arrays: Mapping[str, np.ndarray]) -> set
     """The names as `arrays` spells them, once a wrapper's prefix is gone."""
     found = {name if name in arrays else name[_prefix([name]) :] for name in names}
     if unknown := sorted(found - set(arrays)):
-        raise LayoutError("trainable and frozen name entries of the model", unknown[0], "check the spelling")
+        raise LayoutError(f"The model has no entry named {unknown[0]}", "Check the names in trainable and frozen")
     return found
 
 
@@ -279,11 +272,11 @@ def _check_dtype(name: str, dtype: np.dtype[Any], narrow: bool) -> str:
         return "f"
     if dtype == np.float64:
         raise LayoutError(
-            "models travel as float32",
-            f"{name} of float64",
-            "convert the model, or pass narrow=True to round it",
+            f"{name} is float64, and models travel as float32", "Convert the model, or pass narrow=True to round it"
         )
-    raise LayoutError("entries are float16, float32, integer or boolean", f"{name} of {dtype}", "convert it")
+    raise LayoutError(
+        f"{name} has dtype {dtype}, which cannot travel", "Convert it to float16, float32, an integer or a boolean type"
+    )
 
 
 def seal(params: np.ndarray) -> Params:

@@ -286,16 +286,16 @@ def test_another_pace_is_refused_by_name() -> None:
     federation.join_all()
     first, second = federation.upload_of("c0"), federation.upload_of("c1")
     federation.coordinator.receive(first)
-    with pytest.raises(SettingError, match="FedSoft runs in its own rounds"):
+    with pytest.raises(SettingError, match="Leave the pace to FedSoft"):
         federation.coordinator.receive(second)
     algorithm = FedSoft()
     now = soft_state(algorithm, EVEN, selected={"k0": ["c0"], "k1": ["c0"]})
-    with pytest.raises(SettingError, match="leave the pace to FedSoft"):
+    with pytest.raises(SettingError, match="Leave the pace to FedSoft"):
         algorithm.fold(now, [trained("c0", 1), told("c1", 1.0, 0.0)])
 
 
 def test_centres_begin_different_and_wrong_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match="FedSoft tells clusters apart"):
+    with pytest.raises(SettingError, match="FedSoft cannot tell k0 from k1"):
         FedSoft().init(layout(), [vector(1), vector(1)], 0)
     assert isinstance(FedSoft().pace(), Rounds)
     for make in (

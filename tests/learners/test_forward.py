@@ -143,7 +143,7 @@ def test_data_that_no_pass_takes_are_refused_as_ever(monkeypatch) -> None:
     trial(monkeypatch, "")
     model = TorchModel(net, device="cpu", compile=True)
     monkeypatch.setattr(torch, "compile", lambda module: module)
-    with pytest.raises(BadData, match="the network takes batches of shape"):
+    with pytest.raises(BadData, match="failed on a batch of shape"):
         model.learner(np.zeros((4, 5), np.float32), np.zeros(4, int)).losses(model.start(0))
 
 

@@ -96,7 +96,8 @@ class CDFL(KnowsLength):
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         if self.adjust_start is not None and self.horizon is None and self.adjust_start_epoch is None:
             raise SettingError(
-                "adjust_start is a fraction of the horizon", "no horizon", "set horizon or adjust_start_epoch"
+                "adjust_start is a fraction of the planned length, and none is planned",
+                "Set horizon, or adjust_start_epoch",
             )
         clusters = {f"k{i}": Cluster(params) for i, params in enumerate(start)}
         return State(layout, clusters, seed=seed)

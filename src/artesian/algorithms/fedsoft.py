@@ -77,9 +77,8 @@ class FedSoft(WaitsForAll):
         trained = [m.upload for m in measured if m.upload.models]
         if any(m.receipt.base != state.version for m in measured) or len(trained) not in (0, len(measured)):
             raise SettingError(
-                "FedSoft runs in its own rounds, in which all estimate or all train",
-                "uploads of several phases at once",
-                "leave the pace to FedSoft",
+                "FedSoft got estimates and trainings in one fold",
+                "Leave the pace to FedSoft: in its rounds all estimate, or all train",
             )
         rounds = state.memory["trained"] + bool(trained)
         told = {} if trained else {m.upload.client: m.upload.mixture or {} for m in measured}

@@ -56,15 +56,13 @@ class FeSEM(InRoundsAfterAll):
     def _check(self, count: int, start: Sequence[Params]) -> None:
         if self.first_round is not None and count > self.first_round:
             raise SettingError(
-                "FeSEM has no more centres than clients",
-                f"{count} centres and {self.first_round} clients",
-                "lower clusters, or raise the number of clients",
+                f"FeSEM has {count} centres for {self.first_round} clients",
+                "Lower clusters, or raise the number of clients",
             )
         if self.centres == "random" and len({params.tobytes() for params in start[:count]}) < count:
             raise SettingError(
-                'centres = "random" begins with different start models, one for every centre',
-                f"{len({params.tobytes() for params in start})} different ones for {count} centres",
-                'lower clusters, give other start models, or take centres = "kmeans"',
+                f"There are {len({params.tobytes() for params in start})} different start models for {count} centres",
+                'Lower clusters, give other start models, or set centres = "kmeans"',
             )
 
     def task(self, state: State, client: ClientId) -> Task:

@@ -83,7 +83,7 @@ class FedGroup(InRoundsAfterAll):
         check(self, rules)
         if self.groups and self.first_round and self.groups > self.first_round:
             got = f"{self.groups} groups of {self.first_round} clients"
-            raise SettingError("every group begins with a client at least", got, "lower groups, or add clients")
+            raise SettingError(f"There are {got}, and every group begins with a client", "Lower groups, or add clients")
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -214,7 +214,9 @@ class FedGroup(InRoundsAfterAll):
         if not told and not m.receipt.models:
             return Step(memory={"holds": {other: True for other in holds if other != client}})
         if list(told.values()) != [1.0]:
-            raise BadMixture("recipe match tells one group, with the share 1", str(dict(told)), "follow the recipe")
+            raise BadMixture(
+                f"The upload names {dict(told)} instead of one group with the share 1", "Follow the recipe match"
+            )
         before = state.members[client].mixture
         moved = before is not None and dict(before) != dict(told)
         memory: dict[str, Any] = {"checked": {**state.memory["checked"], client: True}}

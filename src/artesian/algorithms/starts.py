@@ -22,16 +22,14 @@ def different(
     models = list(start) if initial == "start" else _random(layout, start[0], clusters or len(start), seed)
     if clusters not in (None, len(models)):
         raise SettingError(
-            f"{name} begins with one model of the start for every cluster",
-            f"clusters = {clusters}, and {len(models)} models",
-            'leave clusters out, or set initial = "random"',
+            f"{name} needs a start model for each of its {clusters} clusters, and there are {len(models)}",
+            'Leave clusters out, or set initial = "random"',
         )
     for i, j in combinations(range(len(models)), 2):
         if np.array_equal(models[i][: layout.trainable], models[j][: layout.trainable]):
             raise SettingError(
-                f"{name} tells clusters apart by their models, so these begin different",
-                f"k{i} and k{j} alike",
-                'pre-train them ([start] with epochs above 0), give different models, or set initial = "random"',
+                f"{name} cannot tell k{i} from k{j}: they begin with the same model",
+                'Pre-train them ([start] with epochs above 0), give different models, or set initial = "random"',
             )
     return {f"k{i}": Cluster(params) for i, params in enumerate(models)}
 

@@ -42,14 +42,16 @@ class Shaping:
         if self.shape is not None:
             if prod(self.shape) != prod(x.shape[1:]):
                 got = f"{prod(x.shape[1:])} numbers each"
-                raise BadData(f"samples can be shaped as {self.shape}", got, "mend the data, or shape")
+                raise BadData(f"Samples cannot be shaped as {self.shape}: {got}", "Correct the data, or shape")
             x = x.reshape(len(x), *self.shape)
         return _channels_last(_aligned(x)) if x.ndim == 4 else _aligned(x)
 
     def targets(self, y: torch.Tensor) -> torch.Tensor:
         """Labels as int64, numbers as float32."""
         if self.labels and y.dtype.is_floating_point:
-            raise BadData("labels are whole numbers", str(y.dtype).removeprefix("torch."), "convert y, or set task")
+            raise BadData(
+                f"Labels are {str(y.dtype).removeprefix('torch.')}, not whole numbers", "Convert y, or set task"
+            )
         if self.labels or (self.task == "classification" and not y.dtype.is_floating_point):
             return y.to(self.device, torch.int64)
         return y.to(self.device, torch.float32)
@@ -78,12 +80,12 @@ class Resident:
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor, shaping: Shaping) -> None:
         if len(x) != len(y):
-            raise BadData("every sample has one target", f"{len(x)} samples and {len(y)} targets", "mend the data")
+            raise BadData(f"There are {len(x)} samples and {len(y)} targets", "Give one target for every sample")
         _check_finite("x", x)
         _check_finite("y", y)
         self.shaping, self.x, self.y = shaping, x.to(shaping.device), shaping.targets(y)
         if shaping.labels and len(y) and int(self.y.min()) < 0:
-            raise BadData("labels are counted from 0", str(int(self.y.min())), "mend y")
+            raise BadData(f"The smallest label is {int(self.y.min())}", "Count labels from 0")
 
     @classmethod
     def of(cls, x: np.ndarray, y: np.ndarray, shaping: Shaping) -> Resident:
@@ -163,9 +165,8 @@ class Flowing:
 def unordered(what: str) -> BadData:
     """Why a stream cannot do this."""
     return BadData(
-        f"{what} needs samples that keep their places",
-        "an IterableDataset, which may come in another order each time",
-        "pass a map-style Dataset, or arrays",
+        f"{what} does not work with an IterableDataset, whose samples may come in another order each time",
+        "Pass a map-style Dataset, or arrays",
     )
 
 
@@ -177,7 +178,10 @@ def source_over(data: Any, shaping: Shaping, room: int, samples: int | None) -> 
         stream = loader if loader is not None else DataLoader(dataset, batch_size=32)
         return Flowing(stream, shaping, _count(dataset, samples))
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise BadData("data are a DataLoader or a Dataset", type(data).__name__, "or pass arrays to model.learner")
+        raise BadData(
+            f"A {type(data).__name__} is neither a DataLoader nor a Dataset",
+            "Pass one of these, or pass arrays to model.learner",
+        )
     if loader is not None:
         _check_sampler(loader)
     collate = loader.collate_fn if loader is not None and loader.batch_size is not None else default_collate
@@ -225,7 +229,10 @@ def _bytes(dataset: Any) -> int:
 
 def _pair(item: Any) -> tuple[Any, Any]:
     if not isinstance(item, (tuple, list)) or len(item) != 2:
-        raise BadData("a sample is a pair of input and target", type(item).__name__, "wrap the dataset")
+        raise BadData(
+            f"A sample is a {type(item).__name__}, not a pair of input and target",
+            "Wrap the dataset so that it gives pairs",
+        )
     return item[0], item[1]
 
 
@@ -236,7 +243,7 @@ def _count(dataset: Any, samples: int | None) -> int:
         return len(dataset)
     except TypeError:
         got = "an IterableDataset without a length"
-        raise BadData("a learner knows how many samples it has", got, "pass samples=") from None
+        raise BadData(f"The number of samples is unknown: {got}", "Pass samples=") from None
 
 
 def _check_sampler(loader: DataLoader[Any]) -> None:
@@ -246,14 +253,17 @@ def _check_sampler(loader: DataLoader[Any]) -> None:
     batched = loader.batch_sampler is None or type(loader.batch_sampler) is torch.utils.data.BatchSampler
     if not plain or not batched:
         got = type(sampler if not plain else loader.batch_sampler).__name__
-        raise BadData("batches are drawn by the plan, not by a sampler", got, "pass the dataset, or a Subset of it")
+        raise BadData(
+            f"The loader brings its own order of samples: {got}",
+            "Pass the dataset, or a Subset of it: the training plan draws the batches",
+        )
 
 
 def _tensor(name: str, array: Any) -> torch.Tensor:
     array = np.asarray(array)
     if array.dtype.kind not in "fiub" or array.ndim < 1:
         got = f"{array.dtype} of shape {array.shape}"
-        raise BadData(f"{name} is an array of numbers, one row per sample", got, "convert it")
+        raise BadData(f"{name} is not an array of numbers with one row per sample: {got}", "Convert it")
     wide = array.dtype.kind == "f" and array.dtype != np.float32
     wide |= array.dtype.kind == "u" and array.dtype != np.uint8
     array = array.astype(np.float32 if array.dtype.kind == "f" else np.int64) if wide else array
@@ -264,7 +274,7 @@ def _check_finite(name: str, tensor: torch.Tensor) -> None:
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         sound = torch.isfinite(tensor.reshape(len(tensor), -1)).all(dim=1)
         row = int(torch.argmin(sound.to(torch.uint8)))
-        raise BadData(f"every number of {name} is finite", f"NaN or Inf in sample {row}", "clean the data")
+        raise BadData(f"{name} holds NaN or Inf in sample {row}", "Clean the data")
 
 
 def _aligned(x: torch.Tensor) -> torch.Tensor:

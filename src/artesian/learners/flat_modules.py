@@ -34,12 +34,16 @@ def _spelt_out(module: nn.Module) -> dict[str, torch.Tensor]:
 def array_of(name: str, tensor: torch.Tensor) -> np.ndarray:
     """The numbers of a tensor, sharing its memory where it lies on the processor."""
     if nn.parameter.is_lazy(tensor):
-        raise LayoutError("a model knows its shapes", f"{name}, which is lazy", "run the network once in make")
+        raise LayoutError(
+            f"The shape of {name} is not known yet, because its layer is lazy", "Run the network once inside make"
+        )
     try:
         return tensor.detach().cpu().numpy()
     except TypeError:
         got = f"{name} of {str(tensor.dtype).removeprefix('torch.')}"
-        raise LayoutError("entries are float16, float32, integer or boolean", got, "convert it") from None
+        raise LayoutError(
+            f"{got} cannot travel", "Convert it to float16, float32, an integer or a boolean type"
+        ) from None
 
 
 @contextmanager

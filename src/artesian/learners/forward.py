@@ -110,11 +110,12 @@ def _answer(module: nn.Module, x: torch.Tensor) -> torch.Tensor:
     except (RuntimeError, ValueError, IndexError) as error:
         reason = _first_line(error)
         raise BadData(
-            f"the network takes batches of shape {tuple(x.shape)}", reason, "check the data, shape and the network"
+            f"The network failed on a batch of shape {tuple(x.shape)}: {reason}",
+            "Check the data, shape and the network",
         ) from error
     if not isinstance(output, torch.Tensor) or not output.ndim or len(output) != len(x):
         got = f"shape {tuple(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
-        raise BadData(f"the network answers {len(x)} samples with as many rows", got, "mend its forward")
+        raise BadData(f"The network answered {len(x)} samples with {got}", "Return one row per sample from its forward")
     return output
 
 

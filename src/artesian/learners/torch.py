@@ -96,7 +96,9 @@ class TorchModel(Model):
     def __post_init__(self) -> None:
         if isinstance(self.make, nn.Module) or not callable(self.make):
             got = f"a {type(self.make).__name__}"
-            raise SettingError("make is a function that returns a network", got, "pass its class, or a function")
+            raise SettingError(
+                f"make is {got}, not a function that returns a network", "Pass the network's class, or a function"
+            )
         for name, known in (("task", TASKS), ("device", DEVICES), ("precision", PRECISIONS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
@@ -130,7 +132,7 @@ class TorchModel(Model):
         learns = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and t.requires_grad]
         for name in learns:
             if tensors[name].dtype == torch.float16:
-                raise LayoutError("torch models are trained in float32", f"{name} of float16", "convert the network")
+                raise LayoutError(f"{name} is float16, and torch models are trained in float32", "Convert the network")
         frozen = [n for n, t in tensors.items() if isinstance(t, nn.Parameter) and not t.requires_grad]
         return Layout.of(arrays, trainable=learns, frozen=frozen, share=self.share)
 
@@ -176,9 +178,8 @@ class TorchModel(Model):
         for part in (self.make, self.loss, self.share):
             if "<" in getattr(part, "__qualname__", ""):
                 raise SettingError(
-                    "workers find a model's functions by name",
-                    part.__qualname__,  # type: ignore[union-attr]
-                    "define it at the top of a module, or use no workers",
+                    f"Workers cannot find {part.__qualname__} by name",  # type: ignore[union-attr]
+                    "Define it at the top of a module, or use no workers",
                 )
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
@@ -189,9 +190,11 @@ class TorchModel(Model):
         with torch.inference_mode(False), seeded(derive(seed, "start"), torch.device("cpu")):
             module = self.make()
         if not isinstance(module, nn.Module):
-            raise SettingError("make returns an nn.Module", type(module).__name__, "mend the function")
+            raise SettingError(
+                f"make returned a {type(module).__name__}, not an nn.Module", "Return the network from it"
+            )
         if getattr(module, "_artesian_made", False):
-            raise SettingError("make returns a fresh network each time", "the same one again", "build it inside make")
+            raise SettingError("make returned the same network again", "Build a fresh network inside make")
         module._artesian_made = True  # type: ignore[assignment]
         _freeze(module, self.frozen)
         return module
@@ -310,7 +313,8 @@ class TorchLearner:
         made = self.optimizer([instance.weights])
         if not callable(step := getattr(made, "step", None)):
             raise SettingError(
-                "optimizer is a function from parameters to a torch optimiser", type(made).__name__, "mend it"
+                f"optimizer returned a {type(made).__name__}, not a torch optimiser",
+                "Pass a function from parameters to an optimiser",
             )
         return lambda _: step()
 
@@ -339,11 +343,17 @@ class TorchLearner:
         classes = output.shape[1] if output.ndim > 1 else 0
         if output.ndim < 2 or y.shape != (len(output), *output.shape[2:]):
             got = f"outputs of shape {tuple(output.shape)} and labels of shape {tuple(y.shape)}"
-            raise BadData("a classifier gives one number per class and sample", got, "mend the network, or set task")
+            raise BadData(
+                f"The network gives {got}",
+                "A classifier needs one output per class and sample: correct the network, or set task",
+            )
         largest = self.source.largest if isinstance(self.source, Resident) else int(y.max())
         if largest >= classes:
             got = f"label {largest}"
-            raise BadData(f"labels go from 0 to {classes - 1}, as the network has {classes} outputs", got, "mend one")
+            raise BadData(
+                f"There is a {got}, and the network has {classes} outputs",
+                f"Use labels from 0 to {classes - 1}, or a larger network",
+            )
         return functional.cross_entropy(output, y, reduction="none")
 
     def _look(self, params: Params, what: str, see: Callable[[torch.Tensor, torch.Tensor], Any]) -> list[Any]:
@@ -392,17 +402,20 @@ class TorchLearner:
             raise unordered("a weight per sample")
         if weights is not None and np.shape(weights) != (self.samples,):
             got = f"weights of shape {np.shape(weights)}"
-            raise BadData(f"there is one weight for each of {self.samples} samples", got, "mend them")
+            raise BadData(f"There are {got} for {self.samples} samples", "Give one weight per sample")
         if mask is not None and (np.shape(mask) != (layout.size,) or np.asarray(mask).dtype != np.bool_):
             got = f"{np.asarray(mask).dtype} of shape {np.shape(mask)}"
-            raise WrongShape(f"a mask is {layout.size} booleans", got, "make it as long as a model")
+            raise WrongShape(f"The mask is {got}", f"Give {layout.size} booleans, one for each number of the model")
 
 
 def _squares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The squared error of every sample, the mean over its numbers where there are several."""
     if output.numel() != y.numel():
         got = f"outputs of shape {tuple(output.shape)} and targets of shape {tuple(y.shape)}"
-        raise BadData("a regression gives as many numbers as there are targets", got, "mend the network or the data")
+        raise BadData(
+            f"The network gives {got}",
+            "A regression needs as many outputs as there are targets: correct the network or the data",
+        )
     return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(dim=1)
 
 
@@ -412,7 +425,7 @@ def _device(name: str) -> torch.device:
         return torch.device(next(kind for kind, there in has.items() if there))
     if not has[name]:
         raise SettingError(
-            "device is one that is there", name, f"use {', '.join(k for k, there in has.items() if there)}"
+            f"There is no device {name!r} here", f"Use {', '.join(k for k, there in has.items() if there)}"
         )
     return torch.device(name)
 
@@ -421,7 +434,9 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
     tensors = tensors_of(module)
     for pattern in patterns:
         if not (names := fnmatch.filter(tensors, pattern)):
-            raise LayoutError("frozen names entries of the model", pattern, f"for example {next(iter(tensors), '')}")
+            raise LayoutError(
+                f"No entry of the model matches {pattern!r} in frozen", f"Names look like {next(iter(tensors), '')}"
+            )
         for name in names:
             tensors[name].requires_grad_(False)
 
@@ -435,7 +450,8 @@ def _tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
 
 def _no_loss(got: str) -> SettingError:
     return SettingError(
-        "a loss gives one number per sample", got, 'use reduction="none", or a function that does not average'
+        f"The loss must give one number per sample, not {got}",
+        'Use reduction="none", or a function that does not average',
     )
 
 

@@ -34,7 +34,9 @@ class OwnNetwork:
     ) -> None:
         if not isinstance(module, nn.Module):
             got = type(module).__name__
-            raise SettingError("with a loader, a refresh takes a torch network", got, "pass the network itself")
+            raise SettingError(
+                f"{got} is not a torch network, which a refresh with a loader needs", "Pass the network itself"
+            )
         self.module = module
         self.model = TorchModel(partial(copy.deepcopy, module), loss=loss, **(options or {}))
         self.learner = TorchLearner.over(loader, self.model)
@@ -47,12 +49,17 @@ class OwnNetwork:
             other = next((e for e in layout.entries if ours.get(e.name) != e.shape), None)
             got = f"{other.name} of shape {ours.get(other.name)}" if other else "other entries besides"
             wanted = f"{other.name} of shape {other.shape}" if other else "none"
-            raise LayoutError(f"the network is the federation's: {wanted}", got, "build the same network")
+            raise LayoutError(
+                f"This is not the federation's network: it has {got}, and the federation {wanted}",
+                "Build the same network",
+            )
 
     def load(self, layout: Layout, held: Ensemble) -> None:
         """Become what the client predicts with; that must be one model."""
         if len(held) != 1:
-            raise SettingError("a network holds one model", f"{len(held)} to predict with", "use a learner instead")
+            raise SettingError(
+                f"This method predicts with {len(held)} models, and a network holds one", "Refresh a learner instead"
+            )
         ((_, params),) = held
         tensors = tensors_of(self.module)
         with torch.no_grad():
