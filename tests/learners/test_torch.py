@@ -541,7 +541,7 @@ def test_a_stream_trains_but_has_no_places() -> None:
         learner.losses(start)
     with pytest.raises(BadData, match="a score does not work with an IterableDataset"):
         learner.score([(1.0, start)])
-    with pytest.raises(BadData, match="a weight per sample needs samples that keep their places"):
+    with pytest.raises(BadData, match="a weight per sample does not work with an IterableDataset"):
         learner.train(start, seed=0, plan=Plan(), weights=np.ones(40))
 
 
@@ -610,7 +610,7 @@ def test_what_is_no_way_to_make_a_network_is_refused() -> None:
         TorchModel(dense, device="gpu")
     with pytest.raises(ValueError, match="shape is a list of whole numbers"):
         TorchModel(dense, shape=["a"])
-    with pytest.raises(LayoutError, match="which is lazy"):
+    with pytest.raises(LayoutError, match="its layer is lazy"):
         _ = TorchModel(lambda: nn.LazyLinear(3)).layout
     with pytest.raises(LayoutError, match="of bfloat16"):
         _ = TorchModel(lambda: nn.Linear(2, 2).to(torch.bfloat16)).layout
@@ -622,7 +622,7 @@ def test_a_device_that_is_not_there_is_named() -> None:
     missing = "mps" if torch.cuda.is_available() else "cuda"
     if getattr(torch, missing).is_available():
         pytest.skip("all devices are there")
-    with pytest.raises(SettingError, match=f"There is no device: got {missing}"):
+    with pytest.raises(SettingError, match=f"There is no device '{missing}' here"):
         TorchModel(dense, device=missing).learner(*points())
 
 
