@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 
 import artesian.demo
 from artesian import cli
-from artesian.demo import conductor, stage
+from artesian.demo import conductor
 from artesian.demo.audit import Audit
-from artesian.demo.client import Orders
+from artesian.demo.processes import Attendant
 from artesian.demo.records import Records
-from artesian.demo.stage import Client, Stage
 from artesian.errors import MissingExtra, RunExists, ServerFailed, SettingError, StorageError, StoreDamaged, WorkerLost
 
 SMALL = ("--clients", "4", "--seconds", "2")
@@ -95,14 +94,14 @@ def test_the_demo_loses_nothing_and_says_so(performed) -> None:
     assert told.returncode == 0, told.stderr
     for words in (
         "true k0",
-        "found k0",
-        "trained by clients",
+        "estimated k0",
+        "before a refresh",
         "for an even guess",
         "MB saved",
         "1 with SIGKILL",
         "0 acknowledged uploads lost, 0 applied twice",
         "bit by bit",
-        "docs/how-to/serve-a-federation.md",
+        "artesian serve --help",
     ):
         assert words in told.stdout, words
     for words in ("4 clients are started", "killed with SIGKILL", "answers again, on the same store and port"):
@@ -131,7 +130,7 @@ def test_the_store_holds_what_the_clients_wrote_down(performed) -> None:
     stored = [(e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload"]
     assert len(seen) >= 8
     assert sorted(seen) == sorted(stored)
-    assert (folder / "server.log").read_text().count("serving demo at http://127.0.0.1:") == 2  # two lives
+    assert (folder / "logs" / "server.log").read_text().count("serving demo at http://127.0.0.1:") == 2  # two lives
 
 
 @pytest.mark.heavy
@@ -201,7 +200,7 @@ def test_ctrl_c_at_a_terminal_takes_everything_away(temporary) -> None:
     with demo(temporary, "--clients", "3", "--seconds", "60", stderr=child, stdout=child, env={"TERM": "xterm"}) as it:
         os.close(child)
         seen = b""
-        while seen.count(b"found k0") < 3:  # three frames of the live screen
+        while seen.count(b"estimated k0") < 3:  # three frames of the live screen
             seen += os.read(parent, 65536)
         processes = children(it.pid)
         assert any(temporary.iterdir())
@@ -239,7 +238,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(temporary, monkeypa
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        monkeypatch.setattr(stage, "free_port", lambda: taken.getsockname()[1])
+        monkeypatch.setattr(conductor, "free_port", lambda: taken.getsockname()[1])
         result = CliRunner().invoke(cli.app, ["demo", *SMALL])
     assert isinstance(result.exception, ServerFailed)
     assert result.exception.exit_code == 1
@@ -259,14 +258,16 @@ def test_a_server_that_dies_unasked_is_a_failure(temporary) -> None:
 
 @pytest.mark.heavy
 def test_a_client_that_fails_shows_the_end_of_its_log(tmp_path) -> None:
-    for name in ("records", "logs"):
-        (tmp_path / name).mkdir()
-    with Stage(tmp_path) as own:
-        orders = Orders("c000", "http://127.0.0.1:9", "token", str(tmp_path / "home"), "nowhere.npz", 1, 1.0)
-        client = Client(own, orders)
+    (tmp_path / "logs").mkdir()  # and no file with digits
+    client = Attendant("c000", tmp_path, ["artesian.demo.client"], tmp_path / "record", WorkerLost)
+    try:
+        server = {"url": "http://127.0.0.1:9", "token": "token", "home": str(tmp_path / "home")}
+        client.tell({**server, "client": "c000", "clients": 1, "pause": 1.0})
         client.process.wait()
-        with pytest.raises(WorkerLost, match=r"(?s)c000 ended with code 1.*nothing at nowhere.npz"):
+        with pytest.raises(WorkerLost, match=r"(?s)c000 ended with code 1.*digits\.npz"):
             client.check(ending=True)
+    finally:
+        client.end()
 
 
 def test_a_missing_extra_answers_with_one_command(monkeypatch) -> None:
@@ -289,7 +290,13 @@ def test_a_wrong_folder_is_the_users_mistake(tmp_path, option, kind, words) -> N
 
 
 def line(number: int, before: float, after: float, found: dict | None) -> str:
-    told = {"acknowledged": number, "before": before, "after": after, "true": {"k0": 1.0, "k1": 0.0}, "found": found}
+    told = {
+        "acknowledged": number,
+        "before": before,
+        "after": after,
+        "true": {"k0": 1.0, "k1": 0.0},
+        "estimated": found,
+    }
     return json.dumps({**told, "up": 100 * number, "down": 200 * number}) + "\n"
 
 
@@ -314,5 +321,5 @@ def test_records_are_read_as_they_grow(tmp_path) -> None:
 @pytest.mark.parametrize("text", ["no JSON\n", '{"acknowledged": 1}\n', "[1]\n", '{"sending": "x"}\n'])
 def test_a_record_that_makes_no_sense_is_refused(tmp_path, text) -> None:
     (tmp_path / "c000.jsonl").write_text(text)
-    with pytest.raises(StorageError, match="a client's record"):
+    with pytest.raises(StorageError, match="which no client of the demo writes"):
         Records(tmp_path).read()

@@ -13,6 +13,7 @@ from artesian.engine.coordinator import Coordinator
 from artesian.errors import StoreDamaged
 from artesian.execution.threads import single_threaded
 from artesian.server.federation import Federation
+from artesian.server.service import Service
 from artesian.storage.store import Store
 
 Identity = tuple[ClientId, int]  # of an upload: client and number
@@ -44,11 +45,8 @@ class Audit:
     def insist(self) -> None:
         """Fail unless the store holds exactly what it must."""
         if self.complaints:
-            raise StoreDamaged(
-                "a store holds every acknowledged upload once, and the state they lead to",
-                "; ".join(self.complaints),
-                "keep the folder with --keep, and report it",
-            )
+            problem = f"The store is not what clients saw acknowledged: {'; '.join(self.complaints)}"
+            raise StoreDamaged(problem, "Keep the folder with --keep, and report it")
 
 
 def audit(folder: Path, acknowledged: Sequence[Identity]) -> Audit:
@@ -57,31 +55,20 @@ def audit(folder: Path, acknowledged: Sequence[Identity]) -> Audit:
         served = federation()
         store = Store(folder, served.identity)
         try:
-            restored, replayed = _restored(served, store), _replayed(served, store)
-            uploads, events = Counter(_uploads(store)), store.count
+            restored, replayed = Service.open(served, store).coordinator, _replayed(served, store)
+            events = store.last(store.count)
         finally:
             store.close()
+    uploads = Counter((e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload")
     return Audit(
         acknowledged=len(acknowledged),
         stored=uploads.total(),
-        events=events,
+        events=len(events),
         folds=restored.state.version,
         lost=tuple(sorted(set(acknowledged) - set(uploads))),
-        twice=tuple(sorted(upload for upload, count in uploads.items() if count > 1)),
+        twice=tuple(sorted(upload for upload, times in uploads.items() if times > 1)),
         replayed=restored.digest() == replayed.digest(),
     )
-
-
-def _restored(served: Federation, store: Store) -> Coordinator:
-    """What a server would go on with: the newest snapshot and the events after it."""
-    latest = store.latest()
-    if latest is None:
-        raise StoreDamaged("a store has a snapshot", f"none at {store.folder}", "restore a backup")
-    done, snapshot = latest
-    coordinator = Coordinator.restore(served.algorithm, snapshot, given=store.open_tasks, **served.options())
-    for event in store.events(done):
-        coordinator.replay(event)
-    return coordinator
 
 
 def _replayed(served: Federation, store: Store) -> Coordinator:
@@ -90,11 +77,6 @@ def _replayed(served: Federation, store: Store) -> Coordinator:
     for event in store.events():
         coordinator.replay(event)
     return coordinator
-
-
-def _uploads(store: Store) -> list[Identity]:
-    events = store.last(store.count)
-    return [(e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload"]
 
 
 def _named(uploads: Sequence[Identity]) -> str:

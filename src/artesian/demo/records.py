@@ -21,11 +21,11 @@ RECENT = 5  # refreshes of every client that figures are taken over
 class Refresh:
     """One acknowledged upload, as its client saw it."""
 
-    number: int
-    before: float  # accuracy of what it trained
+    acknowledged: int  # the upload's number
+    before: float  # accuracy of what the client had before
     after: float  # of what it drew back, on the same test data
     true: Mixture
-    found: Mixture | None
+    estimated: Mixture | None
     up: int  # bytes of bodies so far
     down: int
 
@@ -37,7 +37,7 @@ class Figures:
     uploads: int
     before: float
     after: float
-    divergence: float | None  # of the mixtures found from the true ones
+    divergence: float | None  # of the estimated mixtures from the true ones
     even: float  # of an even guess from the true ones
     up: int
     down: int
@@ -56,59 +56,47 @@ class Records:
     def read(self) -> None:
         """Take in what was written since."""
         for path in sorted(self.folder.glob("*.jsonl")):
-            for told in self._lines(path):
-                self._take(path, told)
+            for line in self._lines(path):
+                try:
+                    self._take(path.stem, json.loads(line))
+                except (TypeError, KeyError, ValueError):
+                    problem = f"{path} holds {line[:60].decode(errors='replace')!r}, which no client of the demo writes"
+                    raise StorageError(problem, "Restore the file") from None
 
     @property
     def acknowledged(self) -> list[tuple[ClientId, int]]:
         """The identity of every upload a client saw acknowledged."""
-        return [(client, refresh.number) for client, seen in self.refreshes.items() for refresh in seen]
+        return [(client, refresh.acknowledged) for client, seen in self.refreshes.items() for refresh in seen]
 
     def figures(self) -> Figures | None:
         """What it comes to so far; None before the first refresh."""
         if not self.refreshes:
             return None
         latest = [refresh for seen in self.refreshes.values() for refresh in seen[-RECENT:]]
-        found = [divergence(r.true, r.found) for r in latest if r.found is not None]
-        last = [seen[-1] for seen in self.refreshes.values()]
-        uploads = len(self.acknowledged)
+        estimated = [divergence(r.true, r.estimated) for r in latest if r.estimated is not None]
+        last, uploads = [seen[-1] for seen in self.refreshes.values()], len(self.acknowledged)
         return Figures(
             uploads=uploads,
             before=fmean(r.before for r in latest),
             after=fmean(r.after for r in latest),
-            divergence=fmean(found) if found else None,
+            divergence=fmean(estimated) if estimated else None,
             even=fmean(divergence(r.true, dict.fromkeys(r.true, 1 / len(r.true))) for r in latest),
             up=sum(r.up for r in last),
             down=sum(r.down for r in last),
             drawn=uploads + len(last),  # one for every upload, and the first
         )
 
-    def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
+    def _lines(self, path: Path) -> Iterator[bytes]:
         """The whole lines not read yet; one that is still being written waits."""
         with storage(path), open(path, "rb") as file:
             file.seek(self._places.get(path, 0))
             whole, newline, _ = file.read().rpartition(b"\n")
         self._places[path] = self._places.get(path, 0) + len(whole) + len(newline)
-        for line in whole.splitlines():
-            try:
-                told = json.loads(line)
-            except ValueError:
-                raise _damaged(path, line) from None
-            yield told
+        yield from whole.splitlines()
 
-    def _take(self, path: Path, told: dict[str, Any]) -> None:
-        client = path.stem
-        try:
-            if "sending" in told:
-                self.sending[client] = int(told["sending"])
-                return
-            refresh = Refresh(number=told.pop("acknowledged"), **told)
-        except (TypeError, KeyError, ValueError, AttributeError):
-            raise _damaged(path, json.dumps(told).encode()) from None
-        self.refreshes.setdefault(client, []).append(refresh)
+    def _take(self, client: ClientId, told: dict[str, Any]) -> None:
+        if "sending" in told:
+            self.sending[client] = int(told["sending"])
+            return
+        self.refreshes.setdefault(client, []).append(Refresh(**told))
         self.sending.pop(client, None)
-
-
-def _damaged(path: Path, line: bytes) -> StorageError:
-    got = f"{line[:60].decode(errors='replace')!r} in {path}"
-    return StorageError("a client's record holds what it sent and what was acknowledged", got, "restore it")
