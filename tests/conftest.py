@@ -1,5 +1,6 @@
-"""What all tests share: Ctrl-C, the promises' counts, and the table at the end."""
+"""What all tests share: Ctrl-C, no waiting for the disk, the promises' counts, and the table at the end."""
 
+import os
 import signal
 
 import pytest
@@ -9,6 +10,14 @@ __all__ = ["figure", "promise"]
 
 # whoever starts tests in the background may have them ignore Ctrl-C, and with them every process they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(request, monkeypatch) -> None:
+    """Syncs cost most of the time of small tests, and nobody in process can see them; heavy tests keep them."""
+    if request.node.get_closest_marker("heavy") is None:
+        monkeypatch.setattr(os, "fsync", lambda _: None)
+        monkeypatch.setattr(os, "fdatasync", lambda _: None)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

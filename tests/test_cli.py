@@ -31,6 +31,7 @@ FIELDS = [
     "algorithm", "preset", "seed", "uploads", "client_before", "client_after", "cluster", "kl", "kl_uniform",
     "bytes_up", "bytes_down", "virtual_time", "wall_seconds", "peak_mb",
 ]  # fmt: skip
+FEW = ["--set", "uploads=12", "--set", "world.clients=12"]
 QUICK = ["--set", "uploads=20", "--set", "world.clients=4"]
 
 
@@ -98,7 +99,7 @@ def test_a_file_and_changes_to_it(tmp_path) -> None:
 
 def test_a_preset_runs_with_any_algorithm() -> None:
     for name in ALGORITHMS:
-        command = ["simulate", "digits-4", "--set", f"algorithm.name={name}", "--set", "uploads=12", "--json"]
+        command = ["simulate", "digits-4", "--set", f"algorithm.name={name}", *FEW, "--json"]
         told = CliRunner().invoke(cli.app, command)
         assert told.exit_code == 0, told.output
         assert json.loads(told.stdout.splitlines()[-1])["algorithm"] == name

@@ -279,6 +279,7 @@ def test_killed_at_every_single_step_the_home_goes_on(server, tmp_path) -> None:
     assert [number for _, number in folded] == list(range(1, len(folded) + 1))
 
 
+@pytest.mark.heavy
 def test_a_client_command_killed_from_outside_goes_on(server, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from artesian.testing import ToyModel, ToyWorld\n"

@@ -159,6 +159,7 @@ def test_array_learners_count_their_labels() -> None:
     assert LinearRegression(2).learner(x, y.astype(np.float32)).histogram is None
 
 
+@pytest.mark.heavy
 def test_over_a_socket_clients_find_their_groups_and_train(tmp_path) -> None:
     server = Process(tmp_path / "server", algorithm=SERVED)
     points = runpy.run_path(tmp_path / "server" / "points.py")

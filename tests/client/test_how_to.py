@@ -19,6 +19,7 @@ SCRIPT = "set -euo pipefail\n" + "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, 
 LEAVE = re.findall(r"```sh\n(.*?)```", PAGE, re.S)[-1]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", ["CDFL()", "FedBuff(buffer_size=1)"])
 def test_a_client_by_curl_alone(tmp_path, algorithm) -> None:
     needs(all(map(shutil.which, TOOLS)), f"{', '.join(TOOLS)} are not all on the PATH")

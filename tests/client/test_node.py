@@ -17,6 +17,7 @@ from artesian.core import Plan, Task, Upload
 from artesian.params import seal
 from artesian.storage.codec import decode, encode
 
+pytestmark = pytest.mark.heavy
 NODE = shutil.which("node")
 PLAN = "Plan(epochs=5, rate=0.3)"
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "client.mjs"

@@ -49,6 +49,7 @@ def state(net: nn.Module) -> dict[str, np.ndarray]:
     return {name: tensor.detach().numpy().copy() for name, tensor in net.state_dict().items()}
 
 
+@pytest.mark.heavy
 def test_a_network_is_refreshed_in_place(served, tmp_path) -> None:
     net = network()
     before, batches = state(net), loader(1)

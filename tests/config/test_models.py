@@ -41,6 +41,7 @@ def fresh(code: str, cwd) -> str:
 # without torch
 
 
+@pytest.mark.heavy
 def test_the_presets_run_without_torch(tmp_path) -> None:
     code = """
 import sys, artesian
@@ -51,6 +52,7 @@ print([name for name in sys.modules if name.partition(".")[0] == "torch"])
     assert fresh(code, tmp_path) == "[]"
 
 
+@pytest.mark.heavy
 def test_serving_a_numpy_federation_and_the_help_do_without_torch(tmp_path) -> None:
     (tmp_path / "app.py").write_text("""
 from artesian import FedAsync
@@ -79,6 +81,7 @@ print([name for name in sys.modules if name.partition(".")[0] == "torch"])
     assert fresh(code, tmp_path) == "[]"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["mclr", "cnn", "artesian.learners.networks:mclr"])
 def test_a_missing_torch_is_answered_with_its_pip_command(tmp_path, name) -> None:
     code = f"""

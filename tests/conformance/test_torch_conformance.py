@@ -19,7 +19,7 @@ def tiny() -> nn.Module:
 
 
 MODEL = TorchModel(tiny, device="cpu")
-HEAVY_2, HEAVY_3 = (pytest.param(workers, marks=pytest.mark.heavy) for workers in (2, 3))  # each imports torch
+HEAVY_1, HEAVY_2, HEAVY_3 = (pytest.param(n, marks=pytest.mark.heavy) for n in (1, 2, 3))  # each imports torch
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +59,7 @@ def test_every_algorithm_has_the_same_bits_with_a_torch_model(name, check) -> No
     assert check_algorithm(ALGORITHMS[name](), only=check, model=MODEL) == [check]
 
 
-@pytest.mark.parametrize("workers", [1, HEAVY_2, HEAVY_3])
+@pytest.mark.parametrize("workers", [HEAVY_1, HEAVY_2, HEAVY_3])
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
     run_experiment(experiment(), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)

@@ -111,6 +111,7 @@ def test_another_seed_gives_other_bits(whole, tmp_path) -> None:
     assert files(tmp_path / "run") != files(whole)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_killed_half_way_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     folder = tmp_path / "run"

@@ -206,6 +206,7 @@ def fingerprint(world: Shifted, seed: int, turns: list[int]) -> list[bytes]:
     return [bits(world.visit(seed, client, turn)) for turn in turns for client in world.names]
 
 
+@pytest.mark.heavy
 def test_any_process_finds_the_same_in_any_order() -> None:
     for kind in ("swap-all", "swap-part"):
         here = Shifted(LabelGroups(clients=12), Shift(kind, p=0.5))

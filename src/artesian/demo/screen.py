@@ -42,7 +42,7 @@ class Screen:
     def mixtures(self, records: Records) -> Table:
         """What every client's data are now, beside what the server estimated."""
         first, *rest = self.clusters
-        names = (f"true {first}", *rest, "", f"estimated {first}", *rest)
+        names = (f"true {first}", *rest, "", f"est. {first}", *rest)
         table = Table("client", "uploads", *names, "before", "after", box=None, padding=(0, 1, 0, 0))
         for client, seen in sorted(records.refreshes.items())[:ROWS]:
             last = seen[-1]
@@ -94,8 +94,9 @@ class Progress:
         if err.is_terminal:
             bar = Table.grid(padding=(0, 1))
             bar.add_row(ProgressBar(total=self.seconds, completed=min(busy, self.seconds), width=50), f"{busy:.0f} s")
-            lines = [Text(f"{key:9} {text}") for key, text in words.items()] or [Text("waiting for the first uploads")]
-            self.live.update(Group(bar, *lines, self.screen.mixtures(records)), refresh=True)
+            lines = "\n".join(f"{key:9} {text}" for key, text in words.items()) or "waiting for the first uploads"
+            table = self.screen.mixtures(records) if words else ""
+            self.live.update(Group(bar, Text(lines), table), refresh=True)
         elif words and time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
             self.tell("; ".join(f"{key} {text}" for key, text in words.items()))
