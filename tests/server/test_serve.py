@@ -1,5 +1,6 @@
 """What is served: a module's federation, or the one an experiment simulates; what changes between two starts."""
 
+import asyncio
 import threading
 from dataclasses import replace
 
@@ -148,3 +149,28 @@ def test_serving_an_experiment_needs_no_table() -> None:
 
     federation = serve_experiment(Experiment(ToyWorld(4), ToyModel(), FedAsync(), name="toy"))
     assert (federation.name, federation.seed, len(federation.begin().state.clusters)) == ("toy", 0, 1)
+
+
+def test_a_first_start_shows_its_progress(tmp_path, monkeypatch) -> None:
+    lines: list[str] = []
+    changes = ["world.clients=4", "start.trunk_epochs=1", "start.epochs=1"]
+    federation, _ = load("digits-2", changes, lines.append)
+    assert lines == []  # nothing is trained before a store turns out to be empty
+    store = Store(tmp_path / "store", federation.identity)
+    service = Service.open(federation, store, report=lines.append)
+    assert lines == [
+        "making the start models of a new store",
+        "pre-training one model on all proxy sets: 1 epochs",
+        "pre-training 2 clusters: 1/2",
+        "pre-training 2 clusters: 2/2",
+    ]
+    asyncio.run(service.join("c0", 5))
+    service._writer.shutdown()
+    service._measurers.shutdown()
+    store.close()
+    monkeypatch.setattr("artesian.server.service.REPORT_EVERY", 0.0)
+    lines.clear()
+    again = Store(tmp_path / "store", federation.identity)
+    restarted = Service.open(federation, again, report=lines.append)
+    assert lines == ["replaying 1/1 events"]
+    restarted.close()
