@@ -122,7 +122,8 @@ def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
 def known_keys(keys: Any, known: Any, where: str) -> None:
     for key in keys:
         if key not in known:
-            raise SettingError(f"{_place(where)} has no setting {key!r}", nearest(key, known))
+            place = _place(where)
+            raise SettingError(f"{place[0].upper()}{place[1:]} has no setting {key!r}", nearest(key, known))
 
 
 def checked(where: str, make: Callable[[], T]) -> T:
