@@ -54,7 +54,7 @@ class Tokens:
         return self._read[1]
 
     def make(self, scope: Scope, name: str) -> str:
-        """A new token: its text is shown this once."""
+        """A new token: its text is shown only now."""
         with self._turn():
             if any(token.name == name for token in self.all()):
                 raise SettingError(
