@@ -243,7 +243,7 @@ def test_a_server_that_cannot_start_shows_the_end_of_its_log(temporary, monkeypa
         result = CliRunner().invoke(cli.app, ["demo", *SMALL])
     assert isinstance(result.exception, ServerFailed)
     assert result.exception.exit_code == 1
-    assert "the address is free to listen on" in str(result.exception)
+    assert "Cannot listen on 127.0.0.1:" in str(result.exception)
     assert not any(temporary.iterdir())
 
 
