@@ -1,9 +1,9 @@
 """What a lost worker and a lost node cost on Ray: two nodes on this machine, one of them killed in the middle of a run.
 
 Run `python benchmarks/ray_nodes.py` where Ray is installed. Four runs of the same experiment: in this process, on a
-head node with one CPU and a second node with two, there with an actor's process killed while it trains, and with the
+head node with one CPU and a second node with two, there with a worker's process killed while it trains, and with the
 whole second node killed. All must find the same bits; `redone` counts the trainings that were begun more than once.
-`memories` are the pieces of memory in which actors see the same images, and `nodes` those that trained.
+`memories` are the pieces of memory in which workers see the same images, and `nodes` those that trained.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def measured(uploads: int, cluster: Any, doomed: str = "", strike: Callable[[int
         "bits": bits(simulation),
         "trainings": len(trainings),
         "redone": len(begun) - len(trainings),
-        "actors": len({note["pid"] for note in begun}),
+        "workers": len({note["pid"] for note in begun}),
         "nodes": len({note["node"] for note in begun}),
         "memories": len({(note["node"], note["memory"]) for note in begun}),
         "private": sum(note["memory"].startswith("private") for note in begun),
@@ -221,7 +221,7 @@ def main() -> None:
     if given.json:
         print(json.dumps(found))
         return
-    columns = ("bits", "trainings", "redone", "actors", "nodes", "memories", "seconds")
+    columns = ("bits", "trainings", "redone", "workers", "nodes", "memories", "seconds")
     rows = [[name, *(str(told.get(column, "")) for column in columns)] for name, told in found.items()]
     print(f"{machine('benchmarks/ray_nodes.py')}\n\n{table(('run', *columns), rows)}")
 

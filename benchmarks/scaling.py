@@ -110,7 +110,7 @@ def growth_row(
 
 
 def ray(plan: Plan, data: Path) -> str:
-    """W1, plain, on Ray's actors and in processes."""
+    """W1, plain, on Ray and in processes."""
     try:
         python = environment(RAY)
     except NotInstalled as error:
@@ -134,7 +134,7 @@ def ray(plan: Plan, data: Path) -> str:
         for name, found in runs.items()
     ]
     told = table(("executor", "warm updates/s", "to processes", "whole s", "peak MB"), rows)
-    return f"Ray {installed(python, RAY.package)}, {plan.workers} actors on one node, started by the run.\n\n{told}"
+    return f"Ray {installed(python, RAY.package)}, {plan.workers} workers on one node, started by the run.\n\n{told}"
 
 
 def clusters(plan: Plan, data: Path) -> str:

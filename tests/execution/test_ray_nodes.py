@@ -28,12 +28,12 @@ def test_all_runs_find_the_same_bits(found) -> None:
 
 def test_both_nodes_train_and_nothing_is_done_twice(found) -> None:
     told = found["two nodes"]
-    assert (told["nodes"], told["actors"], told["redone"]) == (2, 3, 0)
+    assert (told["nodes"], told["workers"], told["redone"]) == (2, 3, 0)
     assert told["trainings"] >= 60
 
 
-def test_actors_of_one_node_see_data_in_one_memory(found) -> None:
-    assert found["two nodes"]["memories"] == 2  # of three actors
+def test_workers_of_one_node_see_data_in_one_memory(found) -> None:
+    assert found["two nodes"]["memories"] == 2  # of three workers
     assert all(told["private"] == 0 for name, told in found.items() if name != "inline")
 
 
@@ -42,4 +42,4 @@ def test_a_killed_worker_costs_its_own_training(found) -> None:
 
 
 def test_a_killed_node_costs_the_trainings_under_way_there(found) -> None:
-    assert 1 <= found["a node killed"]["redone"] <= 2  # it had two actors
+    assert 1 <= found["a node killed"]["redone"] <= 2  # it had two workers
