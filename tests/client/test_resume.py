@@ -177,10 +177,10 @@ def test_another_body_under_the_same_number_is_still_a_conflict(home) -> None:
     upload = Upload("c0", task.number, 5, {"blend": task.models["blend"]})
     session.upload(upload)
     other = Upload("c0", task.number, 6, {"blend": task.models["blend"]})
-    with pytest.raises(Conflict, match="same body"):
+    with pytest.raises(Conflict, match="another body"):
         session.upload(other)
     home.parts.breaks = [100]
-    with pytest.raises(Conflict, match="same body"):  # also where it was continued
+    with pytest.raises(Conflict, match="another body"):  # also where it was continued
         session.upload(other)
     assert not (home.folder / "c0" / "spool").exists()
     assert home.state.version == 1

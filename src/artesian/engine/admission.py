@@ -17,9 +17,11 @@ def check_client(client: ClientId, samples: int) -> None:
     """An id that can be shown and stored, and a count that can be weighed."""
     named = isinstance(client, str) and 0 < len(client) <= 200 and client.isprintable()
     if not named or "/" in client or client in (".", ".."):
-        raise BadClient("a client id is 1 to 200 printable characters, no slash", repr(client)[:80], "choose another")
+        raise BadClient(
+            f"{repr(client)[:80]} cannot be a client's id", "Use 1 to 200 printable characters without a slash"
+        )
     if type(samples) is not int or not 0 <= samples < 1 << 53:
-        raise BadClient("samples is a whole number from 0 on", repr(samples), "send the number of samples")
+        raise BadClient(f"samples must be a whole number from 0 on, not {samples!r}", "Send the number of samples")
 
 
 def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
@@ -27,47 +29,47 @@ def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:
     check_client(upload.client, upload.samples)
     if sorted(upload.models) != sorted(receipt.wanted):
         raise WrongModels(
-            f"recipe {receipt.recipe} sends the models {list(receipt.wanted)}",
-            str(sorted(upload.models)),
-            "follow the recipe of the task",
+            f"The upload holds the models {sorted(upload.models)} instead of {list(receipt.wanted)}",
+            f"Follow the recipe {receipt.recipe} of the task",
         )
     for params in upload.models.values():
         state.layout.check(params)
     if len(upload.metrics) > METRICS or any(len(name) > 100 for name in upload.metrics):
-        raise BadClient(f"an upload has {METRICS} metrics at most, with short names", "more", "leave some out")
+        raise BadClient(f"The upload carries more than {METRICS} metrics, or one with a long name", "Leave some out")
     if not all(isfinite(number) for number in upload.metrics.values()):
-        raise NotFinite("metrics are finite", str(dict(upload.metrics)), "leave them out")
+        raise NotFinite(f"The metrics hold NaN or Inf: {dict(upload.metrics)}", "Leave these out")
 
 
 def check_mixture(state: State, upload: Upload, receipt: Receipt) -> None:
     """Shares of clusters that exist now: others may have split them while the upload was measured."""
     if receipt.estimates and upload.mixture is None:
-        raise BadMixture(f"recipe {receipt.recipe} sends a mixture", "none", "follow the recipe of the task")
+        raise BadMixture(
+            f"Recipe {receipt.recipe} sends a mixture, and the upload has none", "Follow the recipe of the task"
+        )
     for cluster, share in (upload.mixture or {}).items():
         if cluster not in state.clusters or not 0 <= share <= 1:
             raise BadMixture(
-                f"a mixture names {', '.join(state.clusters)} with shares in [0, 1]",
-                f"{cluster} = {share}",
-                "estimate it again",
+                f"The mixture says {cluster} = {share}",
+                f"Name {', '.join(state.clusters)}, each with a share in [0, 1]",
             )
 
 
 def check_retry(upload: Upload, member: Member) -> None:
     """An upload that answers no open task must be a retry of the last one accepted."""
-    got = f"upload {upload.number} of client {upload.client}"
     if upload.number < 1 or upload.number > member.number:
         raise UnknownTask(
-            f"an upload answers a task it was given, the last being {member.number}", got, "fetch the task again"
+            f"There was never a task {upload.number} for client {upload.client}: the last was {member.number}",
+            "Fetch the task again",
         )
     if upload.number != member.answered:
         raise TaskClosed(
-            "an upload answers an open task",
-            f"{got}, answered before or withdrawn",
-            "fetch the task again; the server may have gone on without this one",
+            f"Task {upload.number} of client {upload.client} is not open any more: it was answered or withdrawn",
+            "Fetch the task again; the server may have gone on without this one",
         )
     if digest(to_tree(upload)) != member.digest:
         raise Conflict(
-            "a retry carries the same body", f"another body under {got}", "fetch the task and answer that one"
+            f"Client {upload.client} answered task {upload.number} before, with another body",
+            "Fetch the task, and answer that one",
         )
 
 

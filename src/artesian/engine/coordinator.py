@@ -165,7 +165,7 @@ class Coordinator:
         check_mixture(self._state, upload, receipt)
         if not all(isfinite(number) for number in measured.evidence.values()):
             raise NotFinite(
-                "what measuring finds is finite", str(dict(measured.evidence)), "train again at a lower rate"
+                f"Measuring the upload gave NaN or Inf: {dict(measured.evidence)}", "Train again at a lower rate"
             )
         client, change = upload.client, self._change()
         change.members[client] = replace(
@@ -318,13 +318,13 @@ class Coordinator:
         """The open task an upload answers."""
         task = self._given.get(upload.client)
         if task is None or task.number != upload.number:
-            raise TaskClosed("an upload answers an open task", "one withdrawn meanwhile", "fetch the task again")
+            raise TaskClosed("The task was withdrawn meanwhile", "Fetch the task again")
         return task
 
     def member(self, client: ClientId) -> Member:
         """What is known of a client; a stranger is refused."""
         if client not in self._members:
-            raise UnknownClient("only members are given tasks, upload and leave", f"client {client!r}", "join first")
+            raise UnknownClient(f"Nobody joined under the id {client!r}", "Join first")
         return self._members[client]
 
     def recorded(self, client: ClientId) -> list[Reply]:
@@ -402,7 +402,7 @@ class Coordinator:
             if loss is not None:
                 found[k] = loss
         if not all(isfinite(loss) for loss in found.values()):
-            raise NotFinite("a cluster's loss on its proxy set is finite", str(found), "train at a lower rate")
+            raise NotFinite(f"A cluster's loss on its proxy set is NaN or Inf: {found}", "Train at a lower rate")
         return found
 
     def _answer(self, change: Change, clients: Sequence[ClientId], draft: Task | None = None) -> None:
@@ -436,9 +436,8 @@ class Coordinator:
         for k in self._state.clusters:
             if k not in self.proxies or self.proxies[k].samples == 0:
                 raise SettingError(
-                    f"{self.algorithm.name} needs a proxy set for every cluster",
-                    f"none for {k}",
-                    "give proxies for every cluster",
+                    f"{self.algorithm.name} needs a proxy set for every cluster, and {k} has none",
+                    "Give proxies for every cluster",
                 )
 
 
