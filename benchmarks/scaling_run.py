@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from artesian import CDFL, Experiment, FedAsync, Plan, Start
-from artesian.core import Algorithm, Given, Learner, Receipt, Upload, generator
+from artesian.core import Algorithm, Learner, MeasureContext, Receipt, Upload, generator
 from artesian.engine.coordinator import Coordinator
 from artesian.execution.threads import single_threaded
 from artesian.params import Layout, Params, combine, distance, seal
@@ -54,7 +54,7 @@ def folding(network: str, clusters: int, samples: int, proxy: int, uploads: int,
         plan = Plan("adam", 0.001, 1, 128)
         training = timed(lambda: own.train(start[0], seed=0, plan=plan), trainings)
         proxies: dict[str, Learner] = {f"k{i}": model.learner(*_images(network, proxy)) for i in range(clusters)}
-        given = Given(Receipt(1, 0, "train", ("k0",)), proxies)
+        given = MeasureContext(Receipt(1, 0, "train", ("k0",)), proxies)
         upload = Upload("c0", 1, samples, {"k0": start[0]})
         measuring = timed(lambda: CDFL().measure(upload, given), trainings)
         appraising = timed(lambda: CDFL().appraise(start[0], proxies["k0"]), trainings)

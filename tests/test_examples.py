@@ -32,6 +32,21 @@ def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
 
 
 @pytest.mark.heavy
+def test_your_own_recipe_runs_simulated_in_process_and_over_workers(tmp_path) -> None:
+    (tmp_path / "signs.py").write_text((ROOT / "examples" / "own_recipe.py").read_text())
+    told = run(sys.executable, "signs.py", cwd=tmp_path)
+    assert "passes is_pure" in told
+    assert "the same bits over HTTP: True" in told
+    (tmp_path / "signs.toml").write_text(
+        'uploads = 20\nrecipes = ["signs:SIGNS"]\n'
+        '[algorithm]\nname = "signs:SignAverage"\n[world]\nclusters = 2\nclients = 6\n'
+    )
+    command = (sys.executable, "-m", "artesian.cli", "simulate", "signs.toml", "--json")
+    inline, spread = run(*command, cwd=tmp_path), run(*command, "--workers", "1", cwd=tmp_path)
+    scores = [json.loads(line.splitlines()[-1])["client_after"] for line in (inline, spread)]
+    assert scores[0] == scores[1]
+
+
 def test_your_own_model_runs_simulated_and_in_process(tmp_path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     told = run(sys.executable, str(ROOT / "examples" / "own_model.py"), cwd=tmp_path)

@@ -60,7 +60,7 @@ from artesian.core import Step as Step
 from artesian.core import State as State
 from artesian.core import Cluster as Cluster
 from artesian.core import Member as Member
-from artesian.core import Given as Given
+from artesian.core import MeasureContext as MeasureContext
 from artesian.core import Pace as Pace
 from artesian.core import Desk as Desk
 from artesian.engine.pace import Stream as Stream
@@ -87,9 +87,11 @@ from artesian.params import norm as norm
 from artesian.params import cosine as cosine
 from artesian.params import dot as dot
 from artesian.params import keep_buffers as keep_buffers
+from artesian.params import seal as seal
 
 ## The client half
 from artesian.recipes import recipe as recipe
+from artesian.recipes import register as register
 from artesian.core import Recipe as Recipe
 from artesian.core import Fit as Fit
 from artesian.core import Notebook as Notebook

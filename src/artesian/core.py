@@ -333,7 +333,7 @@ class Desk:
     open: int = 0  # tasks given and not answered
     pending: tuple[Measured, ...] = ()  # received, not folded
     waiting: tuple[ClientId, ...] = ()  # ready for a task
-    given: int = 0  # tasks given so far: it moves on even where the version stands still
+    issued: int = 0  # tasks issued so far: it moves on even where the version stands still
     published: Mapping[ClusterId, Cluster] = field(default_factory=dict)  # what tasks show, where that lags behind
     changed_by: Mapping[ClusterId, tuple[ClientId, ...]] = field(default_factory=dict)  # whose folds it hides
 
@@ -344,7 +344,7 @@ class Snapshot:
 
     state: State
     desk: Desk
-    given: Mapping[ClientId, Task]
+    open_tasks: Mapping[ClientId, Task]
     settings: Mapping[str, Any] = field(default_factory=dict)  # the hyper-parameters in force
 
 
@@ -389,8 +389,8 @@ class Pace(Protocol):
 
 
 @dataclass(frozen=True)
-class Given:
-    """What measuring may look at besides the upload itself."""
+class MeasureContext:
+    """What measuring may use besides the upload itself: the receipt of its task, and the proxy sets."""
 
     receipt: Receipt
     proxies: Mapping[ClusterId, Learner]
@@ -426,7 +426,7 @@ class Algorithm(Protocol):
         """What a waiting client does at once when its data are others than before: a solo task, or nothing."""
         return None
 
-    def measure(self, upload: Upload, given: Given) -> Evidence:
+    def measure(self, upload: Upload, context: MeasureContext) -> Evidence:
         """State-free and perhaps expensive: it may run in parallel, elsewhere, ahead."""
         return {}
 

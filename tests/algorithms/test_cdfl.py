@@ -7,7 +7,7 @@ import pytest
 from hand import FixedLoss, layout, measured, state, vector
 
 from artesian.algorithms.cdfl import CDFL, estimate, update_ratios
-from artesian.core import Given, Receipt, Upload
+from artesian.core import MeasureContext, Receipt, Upload
 from artesian.engine.pace import Stream
 from artesian.errors import SettingError
 
@@ -169,7 +169,7 @@ def test_one_cluster_moves_by_beta0_and_the_staleness_alone() -> None:
 )
 def test_the_three_loss_scales(scale, samples, loss, unit) -> None:
     algorithm = CDFL(loss_scale=scale)
-    given = Given(Receipt(1, 0, "train", ("blend",)), {"k0": FixedLoss(samples)})
+    given = MeasureContext(Receipt(1, 0, "train", ("blend",)), {"k0": FixedLoss(samples)})
     evidence = algorithm.measure(Upload("c0", 1, 1, {"blend": vector(1)}), given)
     assert evidence == {"loss/k0": pytest.approx(loss), "unit/k0": pytest.approx(unit)}
     assert algorithm.appraise(vector(1), FixedLoss(samples)) == pytest.approx(loss)

@@ -7,7 +7,7 @@ import pytest
 from hand import layout, state, vector
 
 from artesian.algorithms import IFCA, FedEM, IFCAAsync
-from artesian.core import Given, Measured, Member, Plan, Receipt, Upload
+from artesian.core import MeasureContext, Measured, Member, Plan, Receipt, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds, Stream
 from artesian.errors import BadMixture, SettingError
@@ -117,7 +117,7 @@ def test_random_models_have_the_mean_and_spread_of_every_entry_and_its_buffers()
 
 
 def test_a_pick_is_one_cluster() -> None:
-    given = Given(Receipt(1, 0, "pick", ("k0", "k1")), {})
+    given = MeasureContext(Receipt(1, 0, "pick", ("k0", "k1")), {})
     for algorithm in (IFCA(), IFCAAsync()):
         assert algorithm.measure(Upload("c0", 1, 1, {}, {"k1": 1.0}), given) == {}
         for mixture in ({}, {"k0": 0.5, "k1": 0.5}, {"k0": 1.0, "k1": 1.0}, {"k0": 1.0, "k1": 0.0}, {"k0": 0.9}):

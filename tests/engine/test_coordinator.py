@@ -538,9 +538,9 @@ def test_a_snapshot_is_not_changed_by_what_comes_after() -> None:
 
 def test_memory_holds_one_model_per_open_task_and_none_for_the_answered() -> None:
     federation = joined(FedAvg(clients_per_round=3))
-    assert len(federation.coordinator.snapshot().given) == 3
+    assert len(federation.coordinator.snapshot().open_tasks) == 3
     federation.coordinator.receive(federation.upload_of("c0"))
-    assert sorted(federation.coordinator.snapshot().given) == ["c1", "c2"]
+    assert sorted(federation.coordinator.snapshot().open_tasks) == ["c1", "c2"]
 
 
 def test_an_upload_has_one_model_to_call_its_own() -> None:

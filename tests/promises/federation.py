@@ -101,7 +101,7 @@ def served(store: Store, algorithm=None, clients: int = 4) -> Toy:
     toy = Toy(algorithm or CDFL(), clients)
     latest = store.latest()
     done, snapshot = latest or (0, toy.coordinator.snapshot())
-    toy.coordinator = Coordinator.restore(toy.algorithm, snapshot, given=store.open_tasks, **toy.options())
+    toy.coordinator = Coordinator.restore(toy.algorithm, snapshot, open_tasks=store.open_tasks, **toy.options())
     if latest is None:
         store.save(toy.coordinator.snapshot(tasks=False))
     for event in store.events(done):

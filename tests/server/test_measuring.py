@@ -140,7 +140,7 @@ def inline(folder: Path, **options) -> None:
     """The same uploads, received by a bare coordinator."""
     served = federation(**options)
     store = Store(folder / "store", served.identity)
-    coordinator = served.begin(given=store.open_tasks)
+    coordinator = served.begin(open_tasks=store.open_tasks)
     coordinator.record = store.append
     tasks = {f"c{i}": coordinator.join(f"c{i}", 5)[0].task for i in range(4)}
     from artesian.server.messages import encode_task

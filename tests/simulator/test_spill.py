@@ -178,8 +178,8 @@ def test_a_run_over_http_spills_too() -> None:
 
 def vectors(simulation: Simulation) -> set[int]:
     """The distinct vectors of all open tasks and trainings under way."""
-    held = [*simulation.given.values(), *(flight.task for flight in simulation.flights.values())]
-    assert len(held) == 2 * len(simulation.given)
+    held = [*simulation.open_tasks.values(), *(flight.task for flight in simulation.flights.values())]
+    assert len(held) == 2 * len(simulation.open_tasks)
     return {id(model) for task in held for model in task.models.values()}
 
 

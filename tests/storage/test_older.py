@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from artesian.core import Receipt
+from artesian.core import Desk, Receipt, Snapshot
 from artesian.storage.codec import from_tree, to_tree
-from artesian.storage.older import translated_notebook
+from artesian.storage.older import translated, translated_notebook
 
 OLD = {"number": 3, "base": 2, "recipe": "pick", "models": ["k0"], "wanted": ["own"]}
 
@@ -22,6 +22,11 @@ def test_a_receipt_says_whether_a_mixture_comes_as_its_recipe_did(recipe, estima
 def test_a_receipt_of_this_version_is_left_as_it_is() -> None:
     receipt = Receipt(1, 0, "pick", ("k0",), estimates=False)
     assert from_tree(Receipt, to_tree(receipt)) == receipt
+
+
+def test_a_desk_counted_the_tasks_given_that_are_now_issued() -> None:
+    assert from_tree(Desk, {"open": 2, "given": 7}) == Desk(open=2, issued=7)
+    assert translated(Snapshot, {"given": {"c0": 1}, "settings": {}}) == {"open_tasks": {"c0": 1}, "settings": {}}
 
 
 def test_a_notebook_with_the_fields_of_all_recipes_keeps_what_is_written_in_it() -> None:

@@ -29,8 +29,8 @@ from artesian.core import (
     ClientId,
     Cluster,
     Evidence,
-    Given,
     Learner,
+    MeasureContext,
     Measured,
     State,
     Step,
@@ -115,10 +115,10 @@ class CDFL(KnowsLength):
         blend = combine(state.layout, models, shares.tolist(), newest=newest)
         return Task({"blend": blend}, settings={"prox": self.rho}, mixture=mixture)
 
-    def measure(self, upload: Upload, given: Given) -> Evidence:
+    def measure(self, upload: Upload, context: MeasureContext) -> Evidence:
         """F(v; D_k) for every proxy set, and the unit its bar is given in."""
-        found = {f"loss/{k}": self.appraise(upload.params, proxy) for k, proxy in given.proxies.items()}
-        return found | {f"unit/{k}": self._unit(proxy.samples) for k, proxy in given.proxies.items()}
+        found = {f"loss/{k}": self.appraise(upload.params, proxy) for k, proxy in context.proxies.items()}
+        return found | {f"unit/{k}": self._unit(proxy.samples) for k, proxy in context.proxies.items()}
 
     def appraise(self, params: Params, proxy: Learner) -> float:
         """F(w; D): the mean loss times the scale."""

@@ -19,7 +19,19 @@ from typing import Any, ClassVar, Literal
 from artesian.algorithms.membership import pick_of
 from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import ESTIMATE_ONLY, OWN, ClientId, ClusterId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.core import (
+    ESTIMATE_ONLY,
+    OWN,
+    ClientId,
+    ClusterId,
+    Evidence,
+    MeasureContext,
+    Measured,
+    State,
+    Step,
+    Task,
+    Upload,
+)
 from artesian.errors import check
 from artesian.params import Layout, Params, average, combine
 
@@ -56,7 +68,7 @@ class IFCA(InRoundsAfterAll):
             return None
         return self._all(state, client, {ESTIMATE_ONLY: True, "work": self.estimation_work})
 
-    def measure(self, upload: Upload, given: Given) -> Evidence:
+    def measure(self, upload: Upload, context: MeasureContext) -> Evidence:
         pick_of(upload)  # refuses what is no pick
         return {}
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 from artesian.algorithms.membership import pick_of
 from artesian.algorithms.settings import MixesUploads, only
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import OWN, Buffers, ClientId, Evidence, Given, Measured, State, Step, Task, Upload
+from artesian.core import OWN, Buffers, ClientId, Evidence, MeasureContext, Measured, State, Step, Task, Upload
 from artesian.engine.pace import Stream
 from artesian.params import Layout, Params, toward
 
@@ -47,7 +47,7 @@ class IFCAAsync(MixesUploads):
         updates = {k: c.updates for k, c in state.clusters.items()}
         return Task(models, "pick", mixture=mixture, memo=updates, returns=(OWN,), estimates=True)
 
-    def measure(self, upload: Upload, given: Given) -> Evidence:
+    def measure(self, upload: Upload, context: MeasureContext) -> Evidence:
         pick_of(upload)  # refuses what is no pick
         return {}
 

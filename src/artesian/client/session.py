@@ -107,7 +107,7 @@ class Session:
             answer = self._join(samples, changed)  # perhaps withdrawn meanwhile: joining again asks for a new one
         if answer.status_code in (202, 204) and wait:
             answer = self._ask_for_task(wait)
-        return self._given(answer)
+        return self._task_in(answer)
 
     def upload(self, upload: Upload) -> Task | None:
         """Send an upload, saved first; the next task, or None while a round is open."""
@@ -221,7 +221,7 @@ class Session:
         except FINAL:
             self._drop_spool()  # it will never be accepted: the next refresh trains again
             raise
-        task = self._given(answer)
+        task = self._task_in(answer)
         self._taken(spool)
         return task
 
@@ -235,7 +235,7 @@ class Session:
         with storage(self.home):
             (self.home / "spool").unlink(missing_ok=True)
 
-    def _given(self, answer: httpx.Response) -> Task | None:
+    def _task_in(self, answer: httpx.Response) -> Task | None:
         """The task of an answer: a new one, the one at home (304), or none yet."""
         if answer.status_code == 304:
             return self.kept()

@@ -22,8 +22,8 @@ from artesian.core import (
     Desk,
     Event,
     Evidence,
-    Given,
     Learner,
+    MeasureContext,
     Measured,
     Member,
     Pace,
@@ -63,9 +63,9 @@ class Coordinator:
         publish_after: int = 1,
         record: Callable[[Event], None] | None = None,
         desk: Desk | None = None,
-        given: MutableMapping[ClientId, Task] | None = None,
+        open_tasks: MutableMapping[ClientId, Task] | None = None,
     ) -> None:
-        """`given` is where open tasks are kept; the coordinator writes to it. None: in memory."""
+        """`open_tasks` is where open tasks are kept; the coordinator writes to it. None: in memory."""
         self.algorithm = algorithm
         self.pace = pace or algorithm.pace()
         self.proxies = dict(proxies or {})
@@ -79,7 +79,7 @@ class Coordinator:
         self._members = dict(state.members)
         self._state = replace(state, members=self._members)
         self._desk = desk or Desk()
-        self._given = {} if given is None else given
+        self._open_tasks = {} if open_tasks is None else open_tasks
 
     @classmethod
     def start(
@@ -103,7 +103,9 @@ class Coordinator:
     @classmethod
     def restore(cls, algorithm: Algorithm, snapshot: Snapshot, **options: Any) -> Self:
         """The coordinator that took this snapshot."""
-        restored = cls(algorithm, snapshot.state, **{"desk": snapshot.desk, "given": dict(snapshot.given), **options})
+        restored = cls(
+            algorithm, snapshot.state, **{"desk": snapshot.desk, "open_tasks": dict(snapshot.open_tasks), **options}
+        )
         if snapshot.settings:
             restored._take(snapshot.settings)
         return restored
@@ -121,7 +123,7 @@ class Coordinator:
     def snapshot(self, *, tasks: bool = True) -> Snapshot:
         """A copy of all that is known now; without open tasks for whoever keeps them elsewhere."""
         state = replace(self._state, members=dict(self._members))
-        return Snapshot(state, self._desk, dict(self._given) if tasks else {}, self.settings)
+        return Snapshot(state, self._desk, dict(self._open_tasks) if tasks else {}, self.settings)
 
     def digest(self) -> str:
         """A name for exactly this state, desk and set of open tasks."""
@@ -307,7 +309,7 @@ class Coordinator:
 
     def measure_here(self, upload: Upload, receipt: Receipt) -> Evidence:
         """What the algorithm measures of an upload, with the proxies of this process."""
-        return self.algorithm.measure(upload, Given(receipt, self.proxies))
+        return self.algorithm.measure(upload, MeasureContext(receipt, self.proxies))
 
     def _clipped(self, upload: Upload) -> Upload:
         if self.clip is None or not upload.models:
@@ -316,7 +318,7 @@ class Coordinator:
 
     def _task_of(self, upload: Upload) -> Task:
         """The open task an upload answers."""
-        task = self._given.get(upload.client)
+        task = self._open_tasks.get(upload.client)
         if task is None or task.number != upload.number:
             raise TaskClosed("The task was withdrawn meanwhile", "Fetch the task again")
         return task
@@ -329,7 +331,7 @@ class Coordinator:
 
     def recorded(self, client: ClientId) -> list[Reply]:
         """The open task of a client, as it was given."""
-        task = self._given.get(client)
+        task = self._open_tasks.get(client)
         return [Reply(client, task)] if task is not None else []
 
     def preview(self, client: ClientId) -> Task:
@@ -372,9 +374,9 @@ class Coordinator:
         self._desk, self.notes = change.desk, change.notes
         for client, task in change.tasks.items():
             if task is not None:
-                self._given[client] = task
-            elif client in self._given:
-                del self._given[client]
+                self._open_tasks[client] = task
+            elif client in self._open_tasks:
+                del self._open_tasks[client]
         return change.replies
 
     def _fold(self, change: Change, measured: Sequence[Measured], solo: bool = False) -> None:
@@ -416,7 +418,7 @@ class Coordinator:
             change.replies.append(Reply(client, task))
         waiting = tuple(client for client in change.desk.waiting if client not in chosen)
         desk = change.desk
-        change.desk = replace(desk, open=desk.open + len(chosen), waiting=waiting, given=desk.given + len(chosen))
+        change.desk = replace(desk, open=desk.open + len(chosen), waiting=waiting, issued=desk.issued + len(chosen))
 
     def _number(self, state: State, client: ClientId, number: int, draft: Task | None) -> Task:
         draft = draft or self.algorithm.task(state, client)

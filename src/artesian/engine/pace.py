@@ -59,7 +59,7 @@ class Rounds(Pace):
 
     def answers(self, desk: Desk, state: State) -> Sequence[ClientId]:
         wanted = self.clients_needed
-        if desk.given == 0:
+        if desk.issued == 0:
             wanted = max(wanted, self.first or 0)
         if desk.open or desk.pending or len(desk.waiting) < wanted:
             return ()
@@ -68,7 +68,7 @@ class Rounds(Pace):
             return self.select(state, ready)
         if self.size is None:
             return ready
-        chosen = state.rng("cohort", desk.given).choice(len(ready), min(self.size, len(ready)), replace=False)
+        chosen = state.rng("cohort", desk.issued).choice(len(ready), min(self.size, len(ready)), replace=False)
         return [ready[i] for i in sorted(chosen.tolist())]
 
 

@@ -10,7 +10,7 @@ import logging
 
 import numpy as np
 
-from artesian.core import Evidence, Given, Receipt, Tree, Upload, derive
+from artesian.core import Evidence, MeasureContext, Receipt, Tree, Upload, derive
 from artesian.engine.coordinator import Measure
 from artesian.errors import SettingError, WorkerLost
 from artesian.execution.pool import WorkerPool
@@ -46,7 +46,7 @@ def measurer(federation: Federation, wanted: str) -> Perform:
 
     def measure(job: Tree) -> Tree:
         upload, receipt = from_tree(Upload, job["upload"]), from_tree(Receipt, job["receipt"])
-        return dict(federation.algorithm.measure(upload, Given(receipt, federation.proxies)))
+        return dict(federation.algorithm.measure(upload, MeasureContext(receipt, federation.proxies)))
 
     return measure
 

@@ -69,11 +69,11 @@ class Service:
         if latest is None:
             if callable(federation.start):
                 report("making the start models of a new store")
-            coordinator, done = federation.begin(given=store.open_tasks), 0
+            coordinator, done = federation.begin(open_tasks=store.open_tasks), 0
             store.save(coordinator.snapshot(tasks=False))
         else:
             done, snapshot = latest
-            own = {"given": store.open_tasks, **federation.options()}
+            own = {"open_tasks": store.open_tasks, **federation.options()}
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)

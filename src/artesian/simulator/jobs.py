@@ -14,8 +14,8 @@ from artesian.core import (
     Ensemble,
     Evidence,
     Fit,
-    Given,
     Learner,
+    MeasureContext,
     Mixture,
     Model,
     Notebook,
@@ -175,7 +175,7 @@ class Place:
         if self.algorithm is None or receipt is None:
             return None
         try:
-            return self.algorithm.measure(upload, Given(receipt, self.proxies))
+            return self.algorithm.measure(upload, MeasureContext(receipt, self.proxies))
         except Exception:  # an unsound upload, perhaps: whoever admits it measures again, and says what is wrong
             return None
 

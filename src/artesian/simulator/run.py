@@ -90,7 +90,7 @@ class Simulation:
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
         spill = spill or self.means.spill(folder.path if folder else None)
-        self.given: Spilled[Task] = Spilled(spill)
+        self.open_tasks: Spilled[Task] = Spilled(spill)
         self.notebooks: Spilled[Notebook] = Spilled(spill)
         self.flights: Spilled[Flight] = Spilled(spill)
         self.totals = Totals()
@@ -277,7 +277,7 @@ class Simulation:
 
     def _held(self, client: ClientId, task: Task) -> Task:
         """The slip of a task, if the coordinator keeps one: then it is kept once."""
-        slip = self.given.slips.get(client)
+        slip = self.open_tasks.slips.get(client)
         return slip if slip is not None and slip.number == task.number and self.transport.shares_tasks else task
 
     def _job(self, client: ClientId, flight: Flight) -> Job:
@@ -328,10 +328,10 @@ class Simulation:
         proxies = self.place.proxies
         timed = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()} if self._timed else proxies
         options: dict[str, Any] = {"proxies": timed, "plan": experiment.training, "record": self._record}
-        options["given"] = self.given
+        options["open_tasks"] = self.open_tasks
         if checkpoint:
-            self.given.update(checkpoint.coordinator.given)
-            snapshot = filled(replace(checkpoint.coordinator, given={}))
+            self.open_tasks.update(checkpoint.coordinator.open_tasks)
+            snapshot = filled(replace(checkpoint.coordinator, open_tasks={}))
             return Coordinator.restore(experiment.algorithm, snapshot, **options)
         with single_threaded(model):
             start = experiment.start.from_samples(model, self.place.proxy_samples, self.seed)
@@ -370,7 +370,7 @@ class Simulation:
         self._tick(began)
         self.journal.flush()
         checkpoint = Checkpoint(
-            coordinator=replace(self.coordinator.snapshot(tasks=False), given=self.given.slips),
+            coordinator=replace(self.coordinator.snapshot(tasks=False), open_tasks=self.open_tasks.slips),
             now=self.clock.now,
             sequence=self.clock.sequence,
             moments=self.clock.moments(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from artesian.core import Notebook, Receipt, Tree
+from artesian.core import Desk, Notebook, Receipt, Snapshot, Tree
 
 ESTIMATING = ("soft", "pick", "em", "match")  # recipes whose answers held a mixture before tasks said so
 NOTEBOOK = {"own", "mixture", "histogram", "origin", "directions"}  # its fields when it was the same for all recipes
@@ -27,8 +27,25 @@ def _receipt(tree: Mapping[str, Tree]) -> Mapping[str, Tree]:
     return tree if "estimates" in tree else {**tree, "estimates": tree.get("recipe") in ESTIMATING}
 
 
+def _desk(tree: Mapping[str, Tree]) -> Mapping[str, Tree]:
+    return renamed(tree, "given", "issued")
+
+
+def _snapshot(tree: Mapping[str, Tree]) -> Mapping[str, Tree]:
+    return renamed(tree, "given", "open_tasks")
+
+
+def renamed(tree: Mapping[str, Tree], before: str, now: str) -> Mapping[str, Tree]:
+    """A tree one of whose fields has another name now."""
+    return {now if name == before else name: item for name, item in tree.items()} if before in tree else tree
+
+
 def _empty(entry: Tree) -> bool:
     return isinstance(entry, (dict, list, tuple)) and not entry
 
 
-TRANSLATIONS: Mapping[type[Any], Callable[[Mapping[str, Tree]], Mapping[str, Tree]]] = {Receipt: _receipt}
+TRANSLATIONS: Mapping[type[Any], Callable[[Mapping[str, Tree]], Mapping[str, Tree]]] = {
+    Desk: _desk,
+    Receipt: _receipt,
+    Snapshot: _snapshot,
+}

@@ -26,6 +26,7 @@ from artesian.storage.blobs import Blobs
 from artesian.storage.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
 from artesian.storage.failpoints import reach
 from artesian.storage.files import lock_file, storage, sync_folder, write_file
+from artesian.storage.older import translated
 from artesian.storage.open_tasks import OpenTasks
 
 try:
@@ -116,14 +117,14 @@ class Store:
 
         Raw uploads before it are dropped too, unless `keep_uploads`.
         """
-        assert not snapshot.given, "open tasks are kept in open_tasks"
+        assert not snapshot.open_tasks, "open tasks are kept in open_tasks"
         names = self.open_tasks.settle(self.blobs)
 
         def put(path: str, array: np.ndarray) -> Tree:
             names.add(name := self.blobs.put(array))
             return {"$blob": name}
 
-        record = to_json({**scatter(to_tree(snapshot), put), "given": self.open_tasks.records})
+        record = to_json({**scatter(to_tree(snapshot), put), "open_tasks": self.open_tasks.records})
         reach("between-blobs-and-snapshot")
         row = {"events": self.count, "record": record, "chain": self.chain}
         with self._database():
@@ -143,9 +144,9 @@ class Store:
             self._db.rollback()
         if row is None:
             return None
-        told = json.loads(row["record"])
-        self.open_tasks.fill(told.pop("given"), self.blobs)
-        return row["events"], self._value(Snapshot, {**told, "given": {}})
+        told = translated(Snapshot, json.loads(row["record"]))
+        self.open_tasks.fill(told["open_tasks"], self.blobs)
+        return row["events"], self._value(Snapshot, {**told, "open_tasks": {}})
 
     def secrets(self) -> dict[str, str]:
         """The hash of every client's secret."""
