@@ -77,6 +77,11 @@ def test_clocks_threads_and_frameworks_stay_out_of_the_core(path) -> None:
     assert not names & (EDGE_ONLY | {"torch", "sklearn", "fastapi", "httpx", "typer", "rich"})
 
 
+@pytest.mark.parametrize("path", [p for p in FILES if room(module(p)) in ("engine", "server", "algorithms")], ids=str)
+def test_the_server_needs_no_recipe(path) -> None:
+    assert not [name for name in imports(path) if name.startswith("artesian.recipes")]
+
+
 @pytest.mark.parametrize("path", FILES, ids=str)
 def test_nothing_is_unpickled(path) -> None:
     names = {name.split(".")[0] for name in imports(path)}

@@ -182,7 +182,7 @@ class Event:
     kind: Literal["join", "upload", "leave", "expiry", "flush", "settings"]
     client: ClientId = ""
     samples: int = 0  # of a join
-    changed: bool = False  # of a join: the client's data are others than before
+    changed: bool = False  # of a join: the client's data changed since it last joined
     number: int = 0  # of the task that expired
     measured: Measured | None = None
     appraisals: Mapping[ClusterId, float] = field(default_factory=dict)
@@ -402,7 +402,7 @@ class Algorithm(Protocol):
     name: ClassVar[str]
     buffers: Buffers
     recipes: ClassVar[tuple[str, ...]] = ("train",)  # the recipes its tasks name: what clients must be able to follow
-    needs_given: bool = False  # does a fold look at the models a client was given? They are journaled then
+    needs_given: bool = False  # does a fold need the models a client was given? They are journaled then
     stands_for: ClassVar[bool] = False  # does cluster k0 stand for the world's k0, and so on?
     flush_on_stop: bool = False  # fold a part-filled buffer at the end of a run?
 
@@ -423,7 +423,7 @@ class Algorithm(Protocol):
         return self.task(state, client)
 
     def moved(self, state: State, client: ClientId) -> Task | None:
-        """What a waiting client does at once when its data are others than before: a solo task, or nothing."""
+        """What a waiting client does at once when its data changed: a solo task, or nothing."""
         return None
 
     def measure(self, upload: Upload, context: MeasureContext) -> Evidence:

@@ -107,6 +107,12 @@ class Scribbler(FedAvg):
         return type(step)({k: params * float("nan") for k, params in step.clusters.items()})
 
 
+class Unlisted(FedAsync):
+    """Its tasks name a recipe that it does not list."""
+
+    recipes: ClassVar[tuple[str, ...]] = ("pick",)
+
+
 class Drifting(FedAsync):
     """Measures something that is different every time."""
 
@@ -122,7 +128,8 @@ class Drifting(FedAsync):
     [
         (Impure(), AssertionError, "other bits"),
         (Forgetful(), AssertionError, "other bits"),
-        (Scribbler(), NotFinite, "every number of a model is finite"),
+        (Scribbler(), NotFinite, "The model holds nan"),
+        (Unlisted(), AssertionError, "the recipe 'train', which is not among its recipes"),
         (Drifting(), AssertionError, "measure looked at its own state"),
     ],
     ids=lambda value: type(value).__name__,

@@ -131,7 +131,7 @@ def _drawn(state: State) -> set[ClientId]:
 
 
 def _estimates(state: State, told: Mapping[ClientId, Mixture]) -> dict[ClientId, Mixture]:
-    """The importance weights of all who are there and answered their last task; those just told are the newest."""
+    """The importance weights of all who are there and answered their last task; those just sent are the newest."""
     there = sorted(c for c, member in state.members.items() if member.present and member.answered == member.number)
     known = {client: told.get(client, state.members[client].mixture) for client in there}
     return {client: mixture for client, mixture in known.items() if mixture is not None}

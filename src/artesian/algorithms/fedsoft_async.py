@@ -54,7 +54,7 @@ class FedSoftAsync(Algorithm):
         return State(layout, {f"k{i}": Cluster(params) for i, params in enumerate(start)}, seed=seed)
 
     def task(self, state: State, client: ClientId) -> Task:
-        """All clusters, and the shares the client told last."""
+        """All clusters, and the shares the client sent last."""
         models = {k: cluster.params for k, cluster in state.clusters.items()}
         mixture = state.members[client].mixture if client in state.members else None
         settings = {"prox": self.rho, "sigma": self.sigma}

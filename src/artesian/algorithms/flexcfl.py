@@ -126,7 +126,7 @@ class FedGroup(InRoundsAfterAll):
 
     @property
     def _checks(self) -> bool:
-        """Does every client look at its labels before it trains?"""
+        """Does every client compare its labels before it trains?"""
         return self.migrates and not self.random_assign
 
     def _pretraining(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class FedGroup(InRoundsAfterAll):
         return told if self.group_pretrain is None else {**told, "epochs": self.group_pretrain}
 
     def _match(self, state: State, client: ClientId) -> Task:
-        """The search for a group: whoever holds the directions is told their digest, anybody else is sent them."""
+        """The search for a group: whoever holds the directions gets their digest, anybody else is sent them."""
         memory, sent = state.memory, client not in state.memory["holds"]
         models = {ORIGIN: memory["origin"], **memory["directions"]} if sent else {}
         settings = {

@@ -117,8 +117,8 @@ class Session:
     def refresh(self, learner: Learner, *, wait: float = 30.0, changed: bool = False, tune: int = 0) -> Ensemble:
         """Train by the task's recipe, upload, and return what to predict with now.
 
-        Without a task (a round is still open) it is what the client has. `changed` tells that its data are others
-        than before. Where a task only asks for an estimate and is answered with another, that is done at once, too.
+        Without a task (a round is still open) it is what the client has. `changed` says that its data changed.
+        Where a task only asks for an estimate and is answered with another, that is done at once, too.
         With `tune`, what comes back is trained for so many epochs more on the learner's data; that stays here.
         """
         _check_tune(tune)

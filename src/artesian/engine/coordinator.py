@@ -132,7 +132,7 @@ class Coordinator:
     # the verbs
 
     def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
-        """A client is here and wants a task. Repeating it is harmless; `changed` says that its data are others now."""
+        """A client is here and wants a task. Repeating it is harmless; `changed` says that its data changed."""
         check_client(client, samples)
         member = self._members.get(client, Member(samples, present=False))
         if member.present and member.receipt is None and client in self._desk.waiting and changed:

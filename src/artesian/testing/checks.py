@@ -80,6 +80,16 @@ def _measures_the_same(federation: Federation, upload: Upload) -> None:
     _expect(found[0] == found[1], federation.algorithm, "measure looked at its own state: twice, and not the same")
 
 
+def names_its_recipes(algorithm: Algorithm, model: Model = TOY) -> None:
+    """Every task names a recipe that `recipes` lists: clients learn from there what they need."""
+    federation = _federation(algorithm, model)
+    for _ in range(_uploads(algorithm)):
+        for task in federation.tasks.values():
+            rule = f"a task names the recipe {task.recipe!r}, which is not among its recipes {algorithm.recipes}"
+            _expect(task.recipe in algorithm.recipes, algorithm, rule)
+        federation.step()
+
+
 def restores(algorithm: Algorithm, model: Model = TOY) -> None:
     """Restored from bytes after every upload, it ends with the same bits."""
     kept, restarted = _federation(algorithm, model), _federation(algorithm, model)
@@ -262,13 +272,14 @@ def agrees_over_http(algorithm: Algorithm, model: Model = TOY) -> None:
     served.run()
     assert isinstance(served.transport, InProcess)
     served.transport.close()
-    _expect(direct.coordinator.digest() == served.coordinator.digest(), algorithm, "over HTTP the bits are others")
+    _expect(direct.coordinator.digest() == served.coordinator.digest(), algorithm, "over HTTP the bits differ")
 
 
 CHECKS: dict[str, Callable[[Algorithm, Model], None]] = {
     check.__name__: check
     for check in (
         is_pure,
+        names_its_recipes,
         restores,
         replays,
         folds_a_retry_once,
