@@ -30,7 +30,7 @@ from artesian.simulator.folder import RunFolder
 from artesian.simulator.pretraining import Start
 from artesian.simulator.shifts import Shift
 from artesian.simulator.worlds import WORLDS
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -193,7 +193,7 @@ def test_every_error_is_documented_and_stands_in_the_tree() -> None:
 
 def test_every_route_and_recipe_is_documented() -> None:
     text = page("reference/wire-format.md")
-    for route in create_app(Federation(FedAsync(), 1).coordinator).routes:
+    for route in create_app(ToyFederation(FedAsync(), 1).coordinator).routes:
         path = getattr(route, "path", "")
         if path.startswith(("/v1", "/healthz")):
             assert path.replace("{client}", "{id}") in text, path

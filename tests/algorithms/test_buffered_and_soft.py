@@ -10,7 +10,7 @@ from artesian.algorithms import CA2FL, FedSoftAsync
 from artesian.core import Cluster, Measured, Member, Receipt, Upload
 from artesian.errors import BadMixture, SettingError, WrongModels
 from artesian.params import Layout, seal
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 
 def after(before, step):
@@ -105,7 +105,7 @@ def test_fedsoft_async_changes_nothing_for_a_stale_upload_but_remembers_its_shar
 
 
 def test_fedsoft_async_sends_all_clusters_and_wants_one_model_and_a_mixture_back() -> None:
-    federation = Federation(FedSoftAsync(), 3)
+    federation = ToyFederation(FedSoftAsync(), 3)
     federation.join_all()
     task = federation.tasks["c0"]
     assert (list(task.models), task.recipe, task.mixture) == (["k0", "k1"], "soft", None)

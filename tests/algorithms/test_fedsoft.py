@@ -14,7 +14,7 @@ from artesian.errors import SettingError
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.run import Simulation
-from artesian.testing import Federation, ToyModel, ToyWorld
+from artesian.testing import ToyFederation, ToyModel, ToyWorld
 
 BEFORE = {"trained": 0, "estimated": 0, "selected": {}}
 
@@ -164,7 +164,7 @@ def test_nobody_left_gives_an_empty_selection() -> None:
 # phases
 
 
-def phases(federation: Federation, rounds: int) -> str:
+def phases(federation: ToyFederation, rounds: int) -> str:
     """E or T for every round, from what its tasks ask for."""
     found = ""
     for _ in range(rounds):
@@ -179,7 +179,7 @@ def phases(federation: Federation, rounds: int) -> str:
 
 @pytest.mark.parametrize(("interval", "found"), [(1, "ETETETE"), (2, "ETTETTE"), (3, "ETTTETTT")])
 def test_estimations_come_every_so_many_training_rounds(interval, found) -> None:
-    federation = Federation(FedSoft(estimation_interval=interval, first_round=4), 4)
+    federation = ToyFederation(FedSoft(estimation_interval=interval, first_round=4), 4)
     federation.join_all()
     assert phases(federation, len(found)) == found
     memory = federation.coordinator.state.memory
@@ -188,7 +188,7 @@ def test_estimations_come_every_so_many_training_rounds(interval, found) -> None
 
 
 def test_an_estimation_asks_everybody_and_a_round_only_those_drawn() -> None:
-    federation = Federation(FedSoft(selection_size=1, first_round=6), 6)
+    federation = ToyFederation(FedSoft(selection_size=1, first_round=6), 6)
     federation.join_all()
     assert len(federation.tasks) == 6
     assert phases(federation, 1) == "E"
@@ -202,7 +202,7 @@ def test_an_estimation_asks_everybody_and_a_round_only_those_drawn() -> None:
 
 
 def test_a_newcomer_waits_for_the_next_estimation() -> None:
-    federation = Federation(FedSoft(first_round=4), 4)
+    federation = ToyFederation(FedSoft(first_round=4), 4)
     federation.join_all()
     assert phases(federation, 1) == "E"
     assert federation.coordinator.join("c9", 10) == []
@@ -212,7 +212,7 @@ def test_a_newcomer_waits_for_the_next_estimation() -> None:
 
 
 def test_an_estimation_is_put_in_where_nobody_drawn_is_there() -> None:
-    federation = Federation(FedSoft(first_round=2), 2)
+    federation = ToyFederation(FedSoft(first_round=2), 2)
     federation.join_all()
     assert phases(federation, 1) == "E"
     assert federation.coordinator.join("c9", 10) == []
@@ -225,7 +225,7 @@ def test_an_estimation_is_put_in_where_nobody_drawn_is_there() -> None:
 
 
 def test_a_round_closes_without_those_who_run_out_of_patience() -> None:
-    federation = Federation(FedSoft(first_round=3, patience=5.0), 3)
+    federation = ToyFederation(FedSoft(first_round=3, patience=5.0), 3)
     federation.join_all()
     assert phases(federation, 1) == "E"
     before = federation.coordinator.state
@@ -243,7 +243,7 @@ def test_a_round_closes_without_those_who_run_out_of_patience() -> None:
 
 
 def test_a_personal_model_begins_at_the_mean_of_the_start_and_goes_on_from_itself() -> None:
-    federation = Federation(FedSoft(first_round=4, selection_size=1), 4)
+    federation = ToyFederation(FedSoft(first_round=4, selection_size=1), 4)
     start = np.mean([c.params[:3] for c in federation.coordinator.state.clusters.values()], axis=0)
     federation.join_all()
     assert phases(federation, 1) == "E"
@@ -267,7 +267,7 @@ def test_a_fleet_that_leaves_comes_late_and_is_slow_still_trains() -> None:
 
 
 def test_a_clip_measures_from_the_blend_by_weights_that_sum_to_1() -> None:
-    federation = Federation(FedSoft(first_round=4, sigma=0.9), 4)
+    federation = ToyFederation(FedSoft(first_round=4, sigma=0.9), 4)
     federation.join_all()
     assert phases(federation, 1) == "E"
     upload = federation.upload_of("c0")
@@ -280,7 +280,7 @@ def test_a_clip_measures_from_the_blend_by_weights_that_sum_to_1() -> None:
 
 
 def test_another_pace_is_refused_by_name() -> None:
-    federation = Federation(FedSoft(), 2)
+    federation = ToyFederation(FedSoft(), 2)
     start = [federation.model.start(0), federation.model.start(1)]
     federation.coordinator = Coordinator.start(FedSoft(), federation.model.layout, start, 7, pace=Stream())
     federation.join_all()

@@ -14,7 +14,7 @@ from artesian.params import Layout, seal
 from artesian.recipes import recipe
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation, run_experiment
-from artesian.testing import Federation, InProcess, ToyModel, ToyWorld
+from artesian.testing import InProcess, ToyFederation, ToyModel, ToyWorld
 
 LINE = LinearRegression(1, bias=False)  # loss (w x - y)^2, gradient 2 x (w x - y)
 PLAN = Plan(rate=0.25, epochs=2, batch=8)
@@ -115,7 +115,7 @@ def test_scaffold_refuses_other_than_plain_sgd(plan, words) -> None:
 
 
 def test_scaffold_corrects_weights_and_no_buffers() -> None:
-    federation = Federation(SCAFFOLD(clients_per_round=2), clients=2)
+    federation = ToyFederation(SCAFFOLD(clients_per_round=2), clients=2)
     federation.join_all()
     for _ in range(4):
         federation.step()
@@ -265,7 +265,7 @@ def test_fedrep_averages_by_samples() -> None:
 
 def test_no_number_of_a_head_ever_leaves() -> None:
     model = Perceptron(3, 2, hidden=4)
-    federation = Federation(FedRep(clients_per_round=2), clients=3, model=model)
+    federation = ToyFederation(FedRep(clients_per_round=2), clients=3, model=model)
     federation.join_all()
     head = model.layout.view(federation.coordinator.state.clusters["k0"].params)["output.weight"].copy()
     for _ in range(8):

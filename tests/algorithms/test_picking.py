@@ -14,7 +14,7 @@ from artesian.errors import BadMixture, SettingError
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.params import Layout
 from artesian.recipes import recipe
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 
 def picked(client: str, cluster: str, *numbers: float, samples: int = 1, memo=None) -> Measured:
@@ -126,7 +126,7 @@ def test_a_pick_is_one_cluster() -> None:
 
 
 def test_an_upload_that_picks_two_is_refused_and_changes_nothing() -> None:
-    federation = Federation(IFCA(), 2)
+    federation = ToyFederation(IFCA(), 2)
     federation.join_all()
     while "c0" not in federation.tasks:
         federation.step()
@@ -137,8 +137,8 @@ def test_an_upload_that_picks_two_is_refused_and_changes_nothing() -> None:
     assert federation.coordinator.digest() == before
 
 
-def rounds_of(algorithm) -> Federation:
-    federation = Federation(algorithm, 4)
+def rounds_of(algorithm) -> ToyFederation:
+    federation = ToyFederation(algorithm, 4)
     federation.join_all()
     return federation
 
@@ -223,7 +223,7 @@ def test_ifca_async_leaves_the_cluster_alone_beyond_max_staleness_and_without_sa
 
 
 def test_ifca_async_answers_with_all_models_and_keeps_their_counters() -> None:
-    federation = Federation(IFCAAsync(), 2)
+    federation = ToyFederation(IFCAAsync(), 2)
     federation.join_all()
     for _ in range(5):
         federation.step()

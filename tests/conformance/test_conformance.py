@@ -29,7 +29,7 @@ from artesian.algorithms import (
 )
 from artesian.core import Task
 from artesian.errors import NotFinite
-from artesian.testing import CHECKS, Federation, check_algorithm
+from artesian.testing import CHECKS, ToyFederation, check_algorithm
 
 VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
     CASA(similarity="delta", gamma=5.0, min_cluster_size=1),
@@ -145,7 +145,7 @@ def test_the_suite_refuses_an_unknown_check() -> None:
 
 
 def test_the_toy_carries_a_counter_that_float32_cannot_hold() -> None:
-    federation = Federation(FedAsync(), clients=1)
+    federation = ToyFederation(FedAsync(), clients=1)
     federation.join_all()
     federation.step()
     arrays = federation.model.layout.unpack(federation.coordinator.state.clusters["k0"].params)

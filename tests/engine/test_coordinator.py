@@ -23,11 +23,11 @@ from artesian.errors import (
 )
 from artesian.params import seal
 from artesian.storage.codec import decode, encode
-from artesian.testing import Federation, ToyModel
+from artesian.testing import ToyFederation, ToyModel
 
 
-def joined(algorithm=None, clients: int = 3, **options) -> Federation:
-    federation = Federation(algorithm or FedAsync(), clients, **options)
+def joined(algorithm=None, clients: int = 3, **options) -> ToyFederation:
+    federation = ToyFederation(algorithm or FedAsync(), clients, **options)
     federation.join_all()
     return federation
 
@@ -57,7 +57,7 @@ def test_tasks_are_numbered_per_client_and_carry_version_plan_and_seed() -> None
 
 
 def test_a_clients_rate_cools_from_training_to_training() -> None:
-    federation = Federation(FedAsync(), 1)
+    federation = ToyFederation(FedAsync(), 1)
     federation.coordinator.plan = {"rate": 0.4, "epochs": 2, "cooling": 0.5}
     federation.join_all()
     rates = []
@@ -78,7 +78,7 @@ def test_joining_again_is_harmless() -> None:
 
 
 def test_joining_again_while_waiting_for_a_round_is_harmless() -> None:
-    federation = Federation(FedAvg(clients_per_round=2), 3)
+    federation = ToyFederation(FedAvg(clients_per_round=2), 3)
     assert federation.coordinator.join("c0", 10) == []
     before = federation.coordinator.digest()
     assert federation.coordinator.join("c0", 10) == []
@@ -366,7 +366,7 @@ def test_children_copy_their_parent_and_names_are_never_used_again() -> None:
 
 
 def test_an_upload_for_a_cluster_that_is_gone_is_admitted() -> None:
-    federation = Federation(Splitting(), 3)
+    federation = ToyFederation(Splitting(), 3)
     coordinator = federation.coordinator
     for client in ("c0", "c1"):
         federation.take(coordinator.join(client, 10))
@@ -406,7 +406,7 @@ class Moving(FedAvg):
 
 def test_a_waiting_client_whose_data_changed_has_a_solo_task_and_waits_again() -> None:
     events: list[Event] = []
-    federation = Federation(Moving(), 3, record=events.append)
+    federation = ToyFederation(Moving(), 3, record=events.append)
     first, coordinator = federation.coordinator.snapshot(), federation.coordinator
     federation.join_all()
     (waiting,) = coordinator.desk.waiting
@@ -430,7 +430,7 @@ def test_a_waiting_client_whose_data_changed_has_a_solo_task_and_waits_again() -
 
 
 def test_a_change_is_nobodys_business_where_the_algorithm_does_not_care() -> None:
-    federation = Federation(FedAvg(clients_per_round=2), 3)
+    federation = ToyFederation(FedAvg(clients_per_round=2), 3)
     federation.coordinator.join("c0", 10)
     before = federation.coordinator.digest()
     assert federation.coordinator.join("c0", 12, changed=True) == []
@@ -438,7 +438,7 @@ def test_a_change_is_nobodys_business_where_the_algorithm_does_not_care() -> Non
 
 
 def test_patience_closes_a_round_and_the_late_upload_is_refused() -> None:
-    federation = Federation(FedAvg(clients_per_round=2), 3)
+    federation = ToyFederation(FedAvg(clients_per_round=2), 3)
     for client in ("c0", "c1"):
         federation.take(federation.coordinator.join(client, 10))
     assert sorted(federation.tasks) == ["c0", "c1"]
@@ -455,7 +455,7 @@ def test_patience_closes_a_round_and_the_late_upload_is_refused() -> None:
 
 
 def test_a_round_whose_clients_all_leave_folds_nothing() -> None:
-    federation = Federation(FedAvg(clients_per_round=2), 3)
+    federation = ToyFederation(FedAvg(clients_per_round=2), 3)
     for client in ("c0", "c1"):
         federation.coordinator.join(client, 10)
     federation.coordinator.leave("c0")
@@ -465,7 +465,7 @@ def test_a_round_whose_clients_all_leave_folds_nothing() -> None:
 
 
 def test_an_upload_counts_although_its_client_left() -> None:
-    federation = Federation(FedAvg(clients_per_round=2), 2)
+    federation = ToyFederation(FedAvg(clients_per_round=2), 2)
     federation.join_all()
     federation.coordinator.receive(federation.upload_of("c0"))
     federation.coordinator.leave("c0")
@@ -475,7 +475,7 @@ def test_an_upload_counts_although_its_client_left() -> None:
 
 @pytest.mark.parametrize("answer", [["c0", "c0"], ["nobody"]])
 def test_a_pace_that_answers_twice_or_a_stranger_is_stopped(answer) -> None:
-    federation = Federation(FedAvg(), 2)
+    federation = ToyFederation(FedAvg(), 2)
     federation.coordinator.pace = Rounds(2, select=lambda *_: answer)
     federation.coordinator.join("c0", 1)
     before = federation.coordinator.digest()
@@ -496,7 +496,7 @@ def test_flush_folds_what_the_pace_would_keep_waiting() -> None:
 
 def test_every_kind_of_event_replays() -> None:
     events: list[Event] = []
-    federation = Federation(FedAvg(clients_per_round=2), 4, record=events.append)
+    federation = ToyFederation(FedAvg(clients_per_round=2), 4, record=events.append)
     first = federation.coordinator.snapshot()
     federation.join_all()
     coordinator = federation.coordinator
@@ -519,7 +519,7 @@ def test_a_replay_records_nothing() -> None:
     federation = joined(record=events.append)
     federation.step()
     more: list[Event] = []
-    fresh = Federation(FedAsync(), 3, record=more.append)
+    fresh = ToyFederation(FedAsync(), 3, record=more.append)
     for event in list(events):
         fresh.coordinator.replay(event)
     assert more == []

@@ -11,19 +11,19 @@ from artesian.engine.coordinator import Coordinator
 from artesian.errors import StorageError, TaskClosed
 from artesian.params import clipped, distance, norm, seal
 from artesian.storage.codec import digest, to_tree
-from artesian.testing import Federation, ToyModel
+from artesian.testing import ToyFederation, ToyModel
 
 LAYOUT = ToyModel().layout
 
 
-def joined(algorithm, clients: int = 3) -> Federation:
-    federation = Federation(algorithm, clients)
+def joined(algorithm, clients: int = 3) -> ToyFederation:
+    federation = ToyFederation(algorithm, clients)
     federation.coordinator._keeps_pace = False  # the algorithm's own pace, as a server has it
     federation.join_all()
     return federation
 
 
-def changed(federation: Federation, **fields):
+def changed(federation: ToyFederation, **fields):
     wanted = Coordinator(replace(federation.algorithm, **fields), federation.coordinator.state)
     return {**federation.coordinator.settings, "algorithm": wanted.settings["algorithm"]}
 

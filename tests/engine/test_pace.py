@@ -16,7 +16,7 @@ from artesian.algorithms import FedAvg, FedBuff
 from artesian.core import Cluster, Desk, Measured, Receipt, Reply, State, Step, Upload
 from artesian.engine.pace import Rounds, Stream
 from artesian.params import Layout, seal
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -167,7 +167,7 @@ class CountingBuff(Counting, FedBuff):
 class Story:
     """A federation of five, what happened to it, and what must be true after every event."""
 
-    federation: Federation
+    federation: ToyFederation
     accepted: set[tuple[str, int]] = field(default_factory=set)
 
     def happen(self, verb: str, client: str) -> None:
@@ -231,7 +231,7 @@ STEPS = st.lists(
 @unhurried
 @given(STEPS, st.integers(1, 3))
 def test_rounds_keep_their_books_whatever_clients_do(steps: list[tuple[str, str]], size: int) -> None:
-    story = Story(Federation(CountingAvg(clients_per_round=size), clients=CLIENTS))
+    story = Story(ToyFederation(CountingAvg(clients_per_round=size), clients=CLIENTS))
     for verb, client in steps:
         story.happen(verb, client)
 
@@ -239,13 +239,13 @@ def test_rounds_keep_their_books_whatever_clients_do(steps: list[tuple[str, str]
 @unhurried
 @given(STEPS, st.integers(1, 3))
 def test_streams_keep_their_books_whatever_clients_do(steps: list[tuple[str, str]], batch: int) -> None:
-    story = Story(Federation(CountingBuff(buffer_size=batch), clients=CLIENTS))
+    story = Story(ToyFederation(CountingBuff(buffer_size=batch), clients=CLIENTS))
     for verb, client in steps:
         story.happen(verb, client)
 
 
 def test_an_upload_of_a_client_that_left_still_counts() -> None:
-    story = Story(Federation(CountingAvg(clients_per_round=2), clients=CLIENTS))
+    story = Story(ToyFederation(CountingAvg(clients_per_round=2), clients=CLIENTS))
     for client in ("c0", "c1"):
         story.happen("join", client)
     story.happen("upload", "c0")
@@ -256,7 +256,7 @@ def test_an_upload_of_a_client_that_left_still_counts() -> None:
 
 
 def test_a_round_in_which_nobody_answered_folds_nothing() -> None:
-    story = Story(Federation(CountingAvg(clients_per_round=2), clients=CLIENTS))
+    story = Story(ToyFederation(CountingAvg(clients_per_round=2), clients=CLIENTS))
     for client in ("c0", "c1", "c2"):
         story.happen("join", client)
     story.happen("expire", "c0")

@@ -28,7 +28,7 @@ from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.storage.codec import digest, encode, to_tree
 from artesian.storage.store import Store
-from artesian.testing import Federation as Toy
+from artesian.testing import ToyFederation as Toy
 from artesian.testing import ToyModel, ToyWorld
 
 MODEL, WORLD = ToyModel(), ToyWorld(8)

@@ -14,7 +14,7 @@ from artesian.recipes.tuning import tuned
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.jobs import Place, Score
 from artesian.simulator.profiling import Stopwatch
-from artesian.simulator.run import Simulation, simulate
+from artesian.simulator.run import Simulation
 from artesian.simulator.worlds import Visit
 from artesian.testing import ToyModel, ToyWorld
 
@@ -64,7 +64,7 @@ def experiment(**settings) -> Experiment:
 
 
 def test_tuning_changes_scores_after_and_nothing_else() -> None:
-    plain, fine = simulate(experiment()), simulate(experiment(tune=2))
+    plain, fine = run_experiment(experiment()), run_experiment(experiment(tune=2))
     assert plain.params["k0"].tobytes() == fine.params["k0"].tobytes()
     assert plain.metrics["before"].tolist() == fine.metrics["before"].tolist()
     assert fine.metrics["after"].mean() > plain.metrics["after"].mean()
@@ -90,9 +90,9 @@ def test_tuning_is_described_only_where_it_is_on() -> None:
 
 
 def test_a_run_is_resumed_with_the_tuning_it_began_with(tmp_path) -> None:
-    simulate(experiment(tune=1), out=tmp_path / "run")
+    run_experiment(experiment(tune=1), out=tmp_path / "run")
     with pytest.raises(Exception, match="tune"):
-        simulate(experiment(), out=tmp_path / "run", resume=True)
+        run_experiment(experiment(), out=tmp_path / "run", resume=True)
 
 
 def test_tune_is_a_number_of_epochs() -> None:

@@ -12,14 +12,14 @@ from artesian.params import Layout
 from artesian.server.app import create_app
 from artesian.server.messages import decode_task
 from artesian.storage.codec import FORMAT, encode, to_tree
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 
 class Served:
     """A toy federation behind the application."""
 
     def __init__(self, algorithm=None, clients: int = 2) -> None:
-        self.federation = Federation(algorithm or FedAsync(), clients)
+        self.federation = ToyFederation(algorithm or FedAsync(), clients)
         self.coordinator = self.federation.coordinator
         self.app = create_app(self.coordinator)
 

@@ -4,8 +4,6 @@ import pytest
 
 from artesian.simulator.metrics import (
     adjusted_rand,
-    best_clusters,
-    best_matching,
     converged_at,
     purity,
     time_to_target,
@@ -34,16 +32,6 @@ def test_one_for_each_is_demanded() -> None:
     for metric in (purity, adjusted_rand, converged_at):
         with pytest.raises(ValueError, match="not 2 and 1"):
             metric([1, 2], [1])
-
-
-def test_the_best_matching_gives_every_group_its_own() -> None:
-    scores = {"k0": {"a": 0.9, "b": 0.8}, "k1": {"a": 0.85, "b": 0.1}}
-    assert best_matching(scores) == {"k0": "b", "k1": "a"}  # 1.65 is more than 1.0
-    assert best_clusters(scores) == {"k0": "a", "k1": "a"}
-    assert best_matching({"k0": {"a": 0.1}, "k1": {"a": 0.2}}) == {"k1": "a"}
-    assert best_matching({"k0": {"a": -5.0, "b": -1.0, "c": -3.0}}) == {"k0": "b"}  # minus squared errors
-    assert best_clusters({"k0": {"a": 0.5, "b": 0.5}}) == {"k0": "a"}
-    assert best_matching({}) == {} and best_clusters({}) == {}
 
 
 def test_the_time_to_a_target_is_the_first() -> None:

@@ -19,7 +19,7 @@ from artesian.core import Event, Measured, Receipt, Snapshot, Task, Upload
 from artesian.errors import BadClient, BadFormat, Refused, UnknownFormat
 from artesian.params import seal
 from artesian.storage.codec import HEADER_LIMIT, decode, digest, encode, from_tree, gather, scatter, to_tree
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -52,7 +52,7 @@ def an_event() -> Event:
 
 
 def a_snapshot() -> Snapshot:
-    federation = Federation(FedBuff(buffer_size=3, momentum=0.5), clients=4)
+    federation = ToyFederation(FedBuff(buffer_size=3, momentum=0.5), clients=4)
     federation.join_all()
     for _ in range(5):
         federation.step()
@@ -195,7 +195,7 @@ def test_a_tree_that_looks_like_a_mark_comes_back_or_is_not_encoded() -> None:
 
 @pytest.mark.parametrize("client", ["$tensor", "$blob", "$", "a/b", "", "\ud800"])
 def test_no_name_a_client_may_have_spoils_a_snapshot(client: str) -> None:
-    federation = Federation(FedBuff(buffer_size=3, momentum=0.5), clients=4)
+    federation = ToyFederation(FedBuff(buffer_size=3, momentum=0.5), clients=4)
     try:
         federation.take(federation.coordinator.join(client, 10))
     except BadClient:

@@ -24,7 +24,7 @@ from artesian.storage.blobs import Blobs
 from artesian.storage.codec import from_tree, gather, scatter, to_tree
 from artesian.storage.files import write_file
 from artesian.storage.journal import Journal
-from artesian.testing import Federation
+from artesian.testing import ToyFederation
 
 RECORDS: list[dict[str, Any]] = [
     {"kind": "join", "who": "c1 é"},
@@ -417,7 +417,7 @@ def test_a_name_that_is_no_digest_is_refused(tmp_path: Path, name: str) -> None:
 ALGORITHM = FedBuff(buffer_size=3, momentum=0.5)
 
 
-def federation_in(folder: Path, journal: Journal) -> Federation:
+def federation_in(folder: Path, journal: Journal) -> ToyFederation:
     """A fresh federation that did again all its journal says, and records what comes."""
     blobs = Blobs(folder / "blobs")
 
@@ -425,7 +425,7 @@ def federation_in(folder: Path, journal: Journal) -> Federation:
         tree = scatter(to_tree(event), lambda _, array: {"$blob": blobs.put(array)})
         journal.append({"event": tree})
 
-    return Federation(ALGORITHM, clients=4, record=record)
+    return ToyFederation(ALGORITHM, clients=4, record=record)
 
 
 def events_in(folder: Path, journal: Journal) -> list[Event]:
@@ -433,7 +433,7 @@ def events_in(folder: Path, journal: Journal) -> list[Event]:
     return [from_tree(Event, gather(record["event"], "$blob", blobs.get)) for record in journal.records()]
 
 
-def act(federation: Federation, turn: int) -> None:
+def act(federation: ToyFederation, turn: int) -> None:
     """One event: a join, a departure or an upload, as the turn has it."""
     coordinator, names = federation.coordinator, federation.world.names
     absent = [name for name in names if name not in federation.tasks]

@@ -21,7 +21,7 @@ from artesian.demo.audit import audit
 from artesian.demo.federation import SEED, experiment
 from artesian.demo.processes import Attendant, free_port, handled
 from artesian.demo.records import Records
-from artesian.demo.screen import Progress, Screen
+from artesian.demo.screen import DemoProgress, Screen
 from artesian.errors import MachineError, RunExists, ServerFailed, SettingError, WorkerLost
 from artesian.server.auth import Tokens
 from artesian.storage.files import storage
@@ -43,7 +43,7 @@ def perform(clients: int, seconds: float, keep: Path | None = None) -> None:
         np.savez(folder / "digits.npz", x=digits.x, y=digits.y)
         with ExitStack() as processes:
             names = list(experiment(clients).world.names)[:clients]
-            kill = _Play(folder, processes, Progress(_screen(), seconds), names).run()
+            kill = _Play(folder, processes, DemoProgress(_screen(), seconds), names).run()
         check(folder, kill)
         if keep:
             out.print(f"kept          {keep}: artesian inspect {keep / 'store'}", highlight=False, markup=False)
@@ -64,7 +64,7 @@ def check(folder: Path, kill: str = "") -> None:
 class _Play:
     """One performance: processes, their records, and the time."""
 
-    def __init__(self, folder: Path, processes: ExitStack, progress: Progress, names: list[ClientId]) -> None:
+    def __init__(self, folder: Path, processes: ExitStack, progress: DemoProgress, names: list[ClientId]) -> None:
         self.folder, self.processes, self.progress, self.names = folder, processes, progress, names
         self.records = Records(folder / "records")
         self.token = Tokens(folder / "store" / "tokens.json").make("enrol", "demo")

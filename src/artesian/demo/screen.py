@@ -75,7 +75,7 @@ class Screen:
         return ["-" if mixture is None else f"{mixture.get(k, 0.0):.2f}" for k in self.clusters]
 
 
-class Progress:
+class DemoProgress:
     """Follows a demo of so many seconds on standard error."""
 
     def __init__(self, screen: Screen, seconds: float) -> None:

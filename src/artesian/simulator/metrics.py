@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from artesian.core import ClusterId
 from artesian.errors import MissingExtra
 
 WINDOW = 20  # evaluations of a moving mean
@@ -32,28 +31,6 @@ def adjusted_rand(found: Sequence[Hashable], true: Sequence[Hashable]) -> float:
     except ModuleNotFoundError:
         raise MissingExtra("scikit-learn", "sim") from None
     return float(adjusted_rand_score(_numbers(true), _numbers(found))) if found else 1.0
-
-
-def best_matching(scores: Mapping[ClusterId, Mapping[ClusterId, float]]) -> dict[ClusterId, ClusterId]:
-    """To every true group a cluster of its own, so that the scores add up to most: `scores[group][cluster]`.
-
-    Where there are fewer clusters than groups, some groups have none.
-    """
-    try:
-        from scipy.optimize import linear_sum_assignment
-    except ModuleNotFoundError:
-        raise MissingExtra("scipy", "sim") from None
-    groups, clusters = list(scores), list(next(iter(scores.values()), {}))
-    table = np.array([[scores[group][cluster] for cluster in clusters] for group in groups])
-    if not table.size:
-        return {}
-    rows, columns = linear_sum_assignment(table, maximize=True)
-    return {groups[i]: clusters[j] for i, j in zip(rows.tolist(), columns.tolist(), strict=True)}
-
-
-def best_clusters(scores: Mapping[ClusterId, Mapping[ClusterId, float]]) -> dict[ClusterId, ClusterId]:
-    """To every true group the cluster that does best on it, the first of equals; one may serve several."""
-    return {group: max(row, key=lambda cluster: row[cluster]) for group, row in scores.items() if row}
 
 
 def time_to_target(times: Sequence[float], accuracies: Sequence[float], target: float) -> float | None:

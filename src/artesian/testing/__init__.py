@@ -9,6 +9,6 @@ from __future__ import annotations
 
 from artesian.testing.checks import CHECKS, check_algorithm
 from artesian.testing.inprocess import InProcess
-from artesian.testing.toy import Federation, ToyLearner, ToyModel, ToyWorld
+from artesian.testing.toy import ToyFederation, ToyLearner, ToyModel, ToyWorld
 
-__all__ = ["CHECKS", "Federation", "InProcess", "ToyLearner", "ToyModel", "ToyWorld", "check_algorithm"]
+__all__ = ["CHECKS", "InProcess", "ToyFederation", "ToyLearner", "ToyModel", "ToyWorld", "check_algorithm"]

@@ -18,7 +18,7 @@ from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation
 from artesian.storage.codec import decode, encode
 from artesian.testing.inprocess import InProcess
-from artesian.testing.toy import Federation, ToyModel, ToyWorld
+from artesian.testing.toy import ToyFederation, ToyModel, ToyWorld
 
 TOY = ToyModel()
 
@@ -37,10 +37,10 @@ def check_algorithm(algorithm: Algorithm, *, only: str | None = None, model: Mod
     return checked
 
 
-def _federation(algorithm: Algorithm, model: Model, **options: Any) -> Federation:
+def _federation(algorithm: Algorithm, model: Model, **options: Any) -> ToyFederation:
     pace = algorithm.pace()
     size = (pace.size or 2) + 2 if isinstance(pace, Rounds) else 4
-    federation = Federation(algorithm, **{"clients": max(4, size), "model": model, **options})
+    federation = ToyFederation(algorithm, **{"clients": max(4, size), "model": model, **options})
     federation.join_all()
     return federation
 
@@ -72,7 +72,7 @@ def is_pure(algorithm: Algorithm, model: Model = TOY) -> None:
         _expect(one.coordinator.digest() == two.coordinator.digest(), algorithm, "the same events, other bits")
 
 
-def _measures_the_same(federation: Federation, upload: Upload) -> None:
+def _measures_the_same(federation: ToyFederation, upload: Upload) -> None:
     coordinator = federation.coordinator
     receipt = coordinator.admit(upload)
     assert receipt is not None
@@ -105,7 +105,9 @@ def restores(algorithm: Algorithm, model: Model = TOY) -> None:
 def replays(algorithm: Algorithm, model: Model = TOY) -> None:
     """Its journal, replayed without proxies, gives the same state: nothing is measured again."""
     events: list[Event] = []
-    federation = Federation(algorithm, clients=_federation(algorithm, model).clients, record=events.append, model=model)
+    federation = ToyFederation(
+        algorithm, clients=_federation(algorithm, model).clients, record=events.append, model=model
+    )
     first = federation.coordinator.snapshot()
     federation.join_all()
     for _ in range(_uploads(algorithm)):
@@ -233,7 +235,7 @@ def _spoilt(params: Params) -> Iterator[tuple[np.ndarray, type[Refused]]]:
     yield np.append(params, params[:1]), errors.WrongShape
 
 
-def _refuses(federation: Federation, upload: Upload, kind: type[Refused]) -> None:
+def _refuses(federation: ToyFederation, upload: Upload, kind: type[Refused]) -> None:
     before = federation.coordinator.digest()
     try:
         federation.coordinator.receive(upload)
@@ -247,7 +249,7 @@ def _refuses(federation: Federation, upload: Upload, kind: type[Refused]) -> Non
 
 def serves_one_client(algorithm: Algorithm, model: Model = TOY) -> None:
     """A federation of one goes on, and its model stays finite."""
-    federation = Federation(algorithm, clients=1, model=model)
+    federation = ToyFederation(algorithm, clients=1, model=model)
     federation.join_all()
     for _ in range(_uploads(algorithm)):
         federation.step()

@@ -139,7 +139,7 @@ class ToyWorld(World):
 
 
 @dataclass
-class Federation:
+class ToyFederation:
     """A toy federation: a coordinator, and clients that follow recipes."""
 
     algorithm: Algorithm
@@ -181,7 +181,7 @@ class Federation:
         self.notebooks[client] = fit.notebook
         return fit.upload
 
-    def step(self, watch: Callable[[Federation, Upload], None] | None = None) -> Upload:
+    def step(self, watch: Callable[[ToyFederation, Upload], None] | None = None) -> Upload:
         """One upload, of a client drawn from those with a task; `watch` sees it before it is sent."""
         ready = sorted(self.tasks)
         client = ready[int(generator(0, "step", self.steps).integers(len(ready)))]
