@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from artesian.errors import check
+from artesian.errors import SettingError, check
 from artesian.params import Layout, Params
 
 ClientId = str
@@ -301,6 +301,17 @@ class Recipe:
     name: str
     fit: Callable[[Layout, ClientId, Task, Learner, Notebook], Fit]  # answer the task
     use: Callable[[Layout, Task, Notebook], Ensemble]  # what to predict with, given the newest task
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its fields, whose functions workers must find by their names."""
+        for part in (self.fit, self.use):
+            name = getattr(part, "__qualname__", "")  # a partial has none, and is found by what it is made of
+            if "<" in name:
+                raise SettingError(
+                    f"Workers cannot find {name} of the recipe {self.name!r} by its name",
+                    "Define it at the top of a module, or use no workers",
+                )
+        return dict(vars(self))
 
 
 class Model(Protocol):

@@ -1,5 +1,6 @@
 """Recipes by name: built-in ones, registered ones, a client's own; and what a client does without one."""
 
+import pickle
 import sys
 
 import pytest
@@ -47,6 +48,12 @@ def test_what_a_task_names_is_never_imported(tmp_path, monkeypatch) -> None:
     with pytest.raises(SettingError, match="no recipe 'evil_recipe:RUN'"):
         recipe("evil_recipe:RUN", {"mine": MINE})
     assert "evil_recipe" not in sys.modules
+
+
+def test_workers_find_a_recipes_functions_by_their_names() -> None:
+    assert pickle.loads(pickle.dumps(MINE)) == MINE
+    with pytest.raises(SettingError, match=r"Workers cannot find .*<lambda> of the recipe 'odd' by its name"):
+        pickle.dumps(Recipe("odd", lambda *arguments: TRAIN.fit(*arguments), TRAIN.use))
 
 
 @pytest.mark.parametrize(
