@@ -55,12 +55,9 @@ class ArtesianError(Exception):
 
     exit_code = 1
 
-    def __init__(self, problem: str, *words: str) -> None:
-        """`words` is the remedy; two of them are what was got instead of a rule, and the remedy."""
-        super().__init__(problem, *words)
-        *got, remedy = words or ("",)
-        self.problem = f"{problem}: got {got[0]}" if got and got[0] else problem
-        self.remedy = remedy
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy = problem, remedy
 
     def __str__(self) -> str:
         problem = _sentence(self.problem)

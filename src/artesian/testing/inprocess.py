@@ -78,5 +78,5 @@ class InProcess(CoordinatorTransport):
         if response.is_error:
             told = response.json()
             kind: type[ArtesianError] = getattr(errors, told["error"])
-            raise kind(told["rule"], told["got"], told["remedy"])
+            raise kind(told["rule"], told["remedy"])
         return response

@@ -1,0 +1,99 @@
+"""What people read when something goes wrong: two plain sentences, and the same ones in the documentation."""
+
+import ast
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import artesian
+from artesian import errors
+
+SOURCE = Path(artesian.__file__).parent
+DOCS = SOURCE.parents[1] / "docs"
+KINDS = {
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.ArtesianError) and kind is not errors.MissingExtra
+}
+STIFF = ("mend ", "so-manieth", "are others", " told", "is got", ": got ", "looks at", "see the how-to")
+
+
+@dataclass(frozen=True)
+class Message:
+    """One place where an error is made: its words, with `None` for what is filled in."""
+
+    place: str
+    parts: tuple[tuple[str | None, ...], ...]
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression for the whole message."""
+        sentences = ["".join(".+?" if word is None else re.escape(word) for word in part) for part in self.parts]
+        return r"\.? ".join(sentence.removesuffix(r"\.") for sentence in sentences) + r"[.?!]?"
+
+    @property
+    def words(self) -> str:
+        return " ".join("".join(word or "..." for word in part) for part in self.parts)
+
+
+def words_of(node: ast.expr) -> tuple[str | None, ...]:
+    """The literal pieces of an expression that makes a text."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return (node.value,)
+    if isinstance(node, ast.JoinedStr):
+        return tuple(word for value in node.values for word in words_of(value))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return (*words_of(node.left), *words_of(node.right))
+    return (None,)
+
+
+def messages() -> list[Message]:
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+            if name in KINDS and isinstance(node, ast.Call) and node.args:
+                place = f"{path.relative_to(SOURCE)}:{node.lineno} {name}"
+                found.append(Message(place, tuple(words_of(part) for part in node.args)))
+    return found
+
+
+MESSAGES = messages()
+
+
+def test_there_are_messages() -> None:
+    assert len(MESSAGES) > 150
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.place)
+def test_an_error_says_what_happened_and_what_to_do(message) -> None:
+    assert len(message.parts) <= 2, f"{message.place}: {message.words}"
+    opening = message.words.split(" ")[0]  # a capital letter, or the name of a setting
+    assert opening not in ("a", "an", "the", "every", "one", "this", "what", "where", "no", "only"), (
+        message.words
+    )
+    assert not any(stiff in f" {message.words} " for stiff in STIFF), message.words
+    assert "docs/" not in message.words, "the wheel does not hold the documentation"
+
+
+def quotes(text: str) -> list[str]:
+    """The quoted paragraphs of a page."""
+    blocks = re.findall(r"(?:^> .*\n?)+", text, re.M)
+    return [" ".join(line.removeprefix("> ").strip() for line in block.splitlines()) for block in blocks]
+
+
+QUOTES = quotes((DOCS / "reference" / "errors.md").read_text())
+
+
+@pytest.mark.parametrize("quote", QUOTES)
+def test_a_message_that_the_documentation_quotes_is_a_real_one(quote) -> None:
+    templates = [m.pattern for m in MESSAGES if len(re.sub(r"\W", "", m.words)) > 12]
+    extra = re.escape(str(errors.MissingExtra("PACKAGE", "EXTRA"))).replace("PACKAGE", ".+").replace("EXTRA", ".+")
+    rule = r"\S.* must .*, not .+"  # those of settings, made by errors.check
+    assert any(re.fullmatch(pattern, quote) for pattern in (*templates, extra, rule)), quote
+
+
+def test_the_page_of_errors_quotes_messages() -> None:
+    assert len(QUOTES) > 20
