@@ -115,7 +115,7 @@ def test_an_epoch_has_as_many_steps_as_batches() -> None:
     plain = TorchModel(functools.partial(nn.Linear, x.shape[1], 2), device="cpu").learner(x[:7], y[:7])
     assert [plain.batches(size) for size in (1, 3, 7, 8)] == [7, 3, 1, 1]
     assert NOISY.learner(x[:7], y[:7]).batches(3) == 2  # BatchNorm: the last sample joins the batch before it
-    with pytest.raises(BadData, match="a count of steps"):
+    with pytest.raises(BadData, match="A count of steps"):
         TorchLearner.over(Stream(x, y), NOISY, samples=40).batches(3)
 
 
@@ -537,11 +537,11 @@ def test_a_stream_trains_but_has_no_places() -> None:
     result = learner.train(start, seed=0, plan=Plan())
     assert NOISY.layout.unpack(result)["1.num_batches_tracked"] == 5
     assert learner.train(start, seed=0, plan=Plan()).tobytes() == result.tobytes()
-    with pytest.raises(BadData, match="losses does not work with an IterableDataset"):
+    with pytest.raises(BadData, match="Losses does not work with an IterableDataset"):
         learner.losses(start)
-    with pytest.raises(BadData, match="a score does not work with an IterableDataset"):
+    with pytest.raises(BadData, match="A score does not work with an IterableDataset"):
         learner.score([(1.0, start)])
-    with pytest.raises(BadData, match="a weight per sample does not work with an IterableDataset"):
+    with pytest.raises(BadData, match="A weight per sample does not work with an IterableDataset"):
         learner.train(start, seed=0, plan=Plan(), weights=np.ones(40))
 
 
