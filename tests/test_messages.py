@@ -71,9 +71,7 @@ def test_there_are_messages() -> None:
 def test_an_error_says_what_happened_and_what_to_do(message) -> None:
     assert len(message.parts) <= 2, f"{message.place}: {message.words}"
     opening = message.words.split(" ")[0]  # a capital letter, or the name of a setting
-    assert opening not in ("a", "an", "the", "every", "one", "this", "what", "where", "no", "only"), (
-        message.words
-    )
+    assert opening not in ("a", "an", "the", "every", "one", "this", "what", "where", "no", "only"), message.words
     assert not any(stiff in f" {message.words} " for stiff in STIFF), message.words
     assert "docs/" not in message.words, "the wheel does not hold the documentation"
 

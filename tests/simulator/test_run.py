@@ -558,3 +558,11 @@ def test_divergence_by_hand() -> None:
     assert divergence({"a": 0.5, "b": 0.5}, {"a": 0.5, "b": 0.5}) == 0
     assert divergence({"a": 1.0, "b": 0.0}, {"a": 0.5, "b": 0.5}) == pytest.approx(np.log(2))
     assert divergence({"a": 1.0}, {"b": 1.0}) == pytest.approx(np.log(1e4))
+
+
+def test_a_model_inherits_the_defaults_of_its_seam() -> None:
+    class Stranger:
+        layout, start, learner = ToyModel().layout, ToyModel().start, ToyModel().learner
+
+    with pytest.raises(ValueError, match=r"Stranger is not a model: .*artesian\.Model"):
+        replace(toy(), model=Stranger())

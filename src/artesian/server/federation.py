@@ -33,6 +33,8 @@ class Federation:
             "publish_after is at least 1": self.publish_after >= 1,
         }
         check(self, rules)
+        if Model not in type(self.model).__mro__:
+            raise ValueError(f"{type(self.model).__name__} is not a model: let its class inherit artesian.Model")
 
     @property
     def identity(self) -> dict[str, Any]:

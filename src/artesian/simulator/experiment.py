@@ -56,6 +56,8 @@ class Experiment:
         check(plan, {"momentum has an effect only with optimizer = sgd": not plan.momentum or plan.optimizer == "sgd"})
         if not isinstance(self.world, World):
             raise ValueError(f"{type(self.world).__name__} is not a world: let its class inherit artesian.World")
+        if Model not in type(self.model).__mro__:
+            raise ValueError(f"{type(self.model).__name__} is not a model: let its class inherit artesian.Model")
         if not len(self.world.names):
             raise ValueError("The world has no clients")
         if self.shift.kind != "own":
