@@ -164,8 +164,9 @@ class Flowing:
 
 def unordered(what: str) -> BadData:
     """Why a stream cannot do this."""
+    what = f"{what[0].upper()}{what[1:]}"
     return BadData(
-        f"{what[0].upper()}{what[1:]} does not work with an IterableDataset, whose samples may come in another order each time",
+        f"{what} does not work with an IterableDataset, whose samples may come in another order each time",
         "Pass a map-style Dataset, or arrays",
     )
 
