@@ -65,7 +65,6 @@ def load(source: str | Path, changes: Sequence[str] = ()) -> Experiment:
 
     Args:
         source: The name of a preset, or the path of a file.
-        tune: Epochs for which clients train what they drew on their own data before they use it.
         changes: Settings to change, such as `["algorithm.rho=0.2", "uploads=500"]`.
 
     >>> load("digits-2", ["uploads=500"]).uploads
@@ -177,6 +176,7 @@ def simulate(
         shift: How clients' data change during the run.
         uploads: How many uploads the run lasts.
         recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
+        tune: Epochs for which clients train what they drew on their own data before they use it.
         changes: Settings to change in a preset or file, such as `["fleet.late_share=0.2"]`.
         seed: Decides the clients, their data, the schedule and the first models.
         workers: How many processes train; 0 trains in this one.
