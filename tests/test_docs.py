@@ -24,6 +24,7 @@ from artesian.learners.arrays import MODELS
 from artesian.learners.networks import NETWORKS
 from artesian.recipes import BUILT_IN
 from artesian.server.app import create_app
+from artesian.server.statuses import STATUSES
 from artesian.simulator.evaluation import CLUSTERS, UPLOADS
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
@@ -186,7 +187,7 @@ def test_every_error_is_documented_and_stands_in_the_tree() -> None:
         if kind.__module__ == errors.__name__:
             assert mentions(text, kind.__name__), kind.__name__
             assert mentions(tree, kind.__name__), kind.__name__
-    for kind, status in errors.STATUSES.items():
+    for kind, status in STATUSES.items():
         line = next(line for line in text.splitlines() if mentions(line, kind.__name__) and "|" in line)
         assert str(status) in line, kind.__name__
 

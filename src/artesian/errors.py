@@ -238,30 +238,6 @@ class BadMixture(Refused):
     """A mixture with an unknown cluster or a share outside [0, 1]."""
 
 
-STATUSES: dict[type[Refused], int] = {
-    BadFormat: 400,
-    UnknownFormat: 400,
-    UnknownRoute: 404,
-    BadClient: 422,
-    Unauthorized: 401,
-    TooLarge: 413,
-    TooSlow: 408,
-    Busy: 429,
-    UnknownClient: 404,
-    UnknownTask: 404,
-    TaskClosed: 409,
-    Conflict: 409,
-    WrongModels: 422,
-    WrongShape: 422,
-    NotFinite: 422,
-    BadMixture: 422,
-}
-"""The HTTP status that answers each refusal: the one place where it is decided."""
-
-FAILURES: dict[type[MachineError], int] = {StorageError: 507, WorkerLost: 503}
-"""That of a failure of the server's machine which may pass: nothing has changed either."""
-
-
 SUBJECT = re.compile(r"((?:every )?\w+(?:, \w+)*(?: and \w+)?) (?:is|are) ")
 
 

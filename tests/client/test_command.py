@@ -108,7 +108,7 @@ def test_every_goes_on_over_failures_that_pass(server, tmp_path) -> None:
         (["--learner", "points:PLAN"], "points:PLAN() failed: TypeError"),
         (["--learner", "points:draw"], "points:draw() failed: TypeError"),
         (["--held"], "No client lives in"),
-        (["--client", "a/b"], "a client id is"),
+        (["--client", "a/b"], "cannot be a client's id"),
         (["--token", "nonsense"], "enrolment token"),
         (["--token", "käse"], "not ASCII"),
     ],

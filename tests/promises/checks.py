@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from artesian.core import Upload
-from artesian.errors import STATUSES
+from artesian.server.statuses import STATUSES
 from artesian.storage.codec import digest, to_tree
 
 TYPED = {kind.__name__: {status} for kind, status in STATUSES.items()} | {"UnknownRoute": {404, 405}}

@@ -8,11 +8,11 @@ import pytest
 from promises.federation import MODEL, SECRET, Server, answer, draws, trained
 from promises.mutations import joined, parted, retold, told
 
-from artesian.errors import STATUSES
 from artesian.params import seal
 from artesian.server.app import create_app
 from artesian.server.messages import decode_task
 from artesian.server.settings import Settings
+from artesian.server.statuses import STATUSES
 from artesian.storage.codec import encode, to_tree
 
 PATH = "/v1/clients/c0/uploads/{}"

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from artesian.algorithms import FedAsync, FedAvg
-from artesian.errors import STATUSES, Refused
+from artesian.errors import Refused
 from artesian.params import Layout
 from artesian.server.app import create_app
 from artesian.server.messages import decode_task
+from artesian.server.statuses import STATUSES
 from artesian.storage.codec import FORMAT, encode, to_tree
 from artesian.testing import ToyFederation
 

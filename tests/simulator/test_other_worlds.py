@@ -14,7 +14,7 @@ from idx import write_idx
 from artesian.config.experiments import build, simulate
 from artesian.data import datasets as data
 from artesian.data.datasets import available, images
-from artesian.data.images import resized, with_channels
+from artesian.data.image_arrays import resized, with_channels
 from artesian.data.people import people
 from artesian.errors import MissingData, MissingExtra, SettingError
 from artesian.learners.arrays import LinearRegression
@@ -325,7 +325,7 @@ def test_surrogates_are_called_so() -> None:
 
 def test_a_missing_source_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
-    monkeypatch.setitem(data.IDX, "mnist", (tmp_path / "nowhere", "put it there"))
+    monkeypatch.setitem(data.MNIST, "mnist", (tmp_path / "nowhere", "put it there"))
     with pytest.raises(
         MissingData, match=r"source svhn .*Write svhn\.npz .*ARTESIAN_DATA.*surrogates 'inverted:mnist'"
     ):

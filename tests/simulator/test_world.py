@@ -13,8 +13,9 @@ import pytest
 from idx import write_idx
 
 from artesian.data import datasets as data
-from artesian.data.datasets import Images, Samples, as_floats, available, find, images, read_idx
-from artesian.data.images import rotate
+from artesian.data.datasets import Images, Samples, as_floats, available, find, images
+from artesian.data.image_arrays import rotate
+from artesian.data.mnist import read_idx
 from artesian.errors import MissingData, SettingError
 from artesian.simulator.worlds import Rotated
 
@@ -411,7 +412,7 @@ def test_an_idx_set_keeps_its_test_set_away_from_clients(tmp_path: Path, monkeyp
 
 def test_a_missing_or_broken_idx_set_says_how_to_get_it(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("ARTESIAN_DATA", str(tmp_path))
-    monkeypatch.setitem(data.IDX, "fashion-mnist", (tmp_path / "nowhere", "apt-get install dataset-fashion-mnist"))
+    monkeypatch.setitem(data.MNIST, "fashion-mnist", (tmp_path / "nowhere", "apt-get install dataset-fashion-mnist"))
     with pytest.raises(MissingData, match="apt-get install dataset-fashion-mnist"):
         images("fashion-mnist")
     assert available()["fashion-mnist"] == ""

@@ -238,7 +238,8 @@ def data(as_json: AsJson = False) -> None:
 
     They are searched for in the folder ARTESIAN_DATA names, and where Debian installs them.
     """
-    from artesian.data.datasets import VARIABLE, available, wanted
+    from artesian.data.datasets import available, wanted
+    from artesian.data.mnist import VARIABLE
 
     found = available()
     if as_json:

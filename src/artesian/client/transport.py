@@ -14,12 +14,12 @@ from typing import Any
 import httpx
 
 from artesian.errors import (
-    STATUSES,
     ArtesianError,
     BadFormat,
     Busy,
     Conflict,
     MissingExtra,
+    Refused,
     ServerFailed,
     SettingError,
     TooSlow,
@@ -32,7 +32,7 @@ except ModuleNotFoundError:
     raise MissingExtra("stamina", "client") from None
 
 SMALL = 1 << 16  # bytes: a body up to here is sent again rather than continued
-REFUSALS = {kind.__name__: kind for kind in STATUSES}
+REFUSALS = {kind.__name__: kind for kind in Refused.__subclasses__()}
 EXPECTED = (200, 202, 204, 304)
 CERTIFICATES = {9: "is not valid yet", 10: "has expired", 62: "is for another host name", 64: "is for another address"}
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")

@@ -7,7 +7,6 @@ else, a torch `Dataset` included. `NAME@32` is the same set in images of 32 x 32
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import os
 import sys
@@ -15,24 +14,16 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from artesian.data.images import resized
+from artesian.data.image_arrays import resized
+from artesian.data.mnist import FIRST_FILE, MNIST, MNIST_FILES, VARIABLE, find_folder, idx_file, read_mnist
 from artesian.errors import MissingData, MissingExtra, SettingError
 from artesian.execution.shared_memory import once
 
-VARIABLE = "ARTESIAN_DATA"  # a folder in which data are looked for
-DEBIAN = Path("/usr/share/datasets")
-IDX = {  # sets of four idx files: where else they may be, and how to get them
-    "fashion-mnist": (DEBIAN / "fashion-mnist", "Install them: apt-get install dataset-fashion-mnist (Debian)"),
-    "mnist": (DEBIAN / "mnist", "Put the four idx files into a folder named mnist"),
-}
-IDX_FILES = [f"{part}-{kind}-ubyte" for part in ("t10k", "train") for kind in ("images-idx3", "labels-idx1")]
-FIRST_IDX = "train-images-idx3-ubyte"  # or the same with .gz; a folder with it has the other three
 NPZ = {  # sets of one .npz file: its places below ARTESIAN_DATA
     "cifar10": ("cifar10/cifar10.npz", "cifar10.npz"),
     "cifar100": ("cifar100/cifar100.npz", "cifar100.npz"),
@@ -94,8 +85,8 @@ def files_of(name: str) -> list[Path]:
     name = plain if plain and side.isdecimal() else name
     if name == "digits" or ":" in name:
         return []
-    if name in IDX:
-        return [path for stem in IDX_FILES if (path := _idx(find_folder(name), stem))]
+    if name in MNIST:
+        return [path for stem in MNIST_FILES if (path := idx_file(find_folder(name), stem))]
     if name in NPZ:
         return [find_named(name)]
     folder = _below(name, Path.is_dir)
@@ -105,8 +96,9 @@ def files_of(name: str) -> list[Path]:
 def _read(name: str, side: int | None = None) -> Images:
     if name == "digits":
         return _digits()
-    if name in IDX:
-        return _read_idx(find_folder(name))
+    if name in MNIST:
+        x, y, tests = read_mnist(find_folder(name))
+        return _checked(x, y, str(find_folder(name)), tests)
     if name in NPZ:
         return _read_npz(find_named(name), digits=name == "plates")
     if ":" in name:
@@ -125,9 +117,9 @@ def available() -> dict[str, str]:
 def sets_by_name() -> dict[str, str]:
     """Every data set by name, and where it was found; an empty text where it was not."""
     found = {"digits": "inside scikit-learn"}
-    for name in (*IDX, *NPZ):
+    for name in (*MNIST, *NPZ):
         try:
-            found[name] = str(find_folder(name) if name in IDX else find_named(name))
+            found[name] = str(find_folder(name) if name in MNIST else find_named(name))
         except MissingData:
             found[name] = ""
     return found
@@ -138,7 +130,7 @@ def wanted(name: str) -> list[str]:
     folder = os.environ.get(VARIABLE) or f"${VARIABLE}"
     if name in NPZ:
         return [f"{folder}/{place}" for place in NPZ[name]]
-    return [f"{place}/{FIRST_IDX}" for place in (f"{folder}/{name}", IDX[name][0])]
+    return [f"{place}/{FIRST_FILE}" for place in (f"{folder}/{name}", MNIST[name][0])]
 
 
 def _places(name: str) -> list[Path]:
@@ -156,7 +148,7 @@ def find(name: str) -> Path:
     looked = " and ".join(str(place) for place in _places(name))
     raise MissingData(
         f"No such data: {name} (nothing at {looked})",
-        f"Name one of {', '.join(('digits', *IDX, *NPZ))}, an .npz file, a folder of images or module:name, "
+        f"Name one of {', '.join(('digits', *MNIST, *NPZ))}, an .npz file, a folder of images or module:name, "
         f"or set {VARIABLE} to the folder of the file",
     )
 
@@ -174,51 +166,6 @@ def find_named(name: str) -> Path:
         f"Write {NPZ[name][-1]} with the arrays {'x, y and user' if name == 'har' else 'x and y'}, and set {VARIABLE} "
         "to its folder",
     )
-
-
-def find_folder(name: str) -> Path:
-    """The folder with the idx files of a set: below `ARTESIAN_DATA`, or where Debian has it."""
-    debian, remedy = IDX[name]
-    places = [*([Path(folder) / name] if (folder := os.environ.get(VARIABLE)) else []), debian]
-    for place in places:
-        if _idx(place, FIRST_IDX):
-            return place
-    looked = " and ".join(str(place) for place in places)
-    raise MissingData(f"The data {name} are missing: no idx files at {looked}", f"{remedy}, or set {VARIABLE}")
-
-
-def _idx(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-
-
-def _read_idx(folder: Path) -> Images:
-    """The test set first, then the training set."""
-    parts = {}
-    for part in ("t10k", "train"):
-        for kind in ("images-idx3", "labels-idx1"):
-            path = _idx(folder, f"{part}-{kind}-ubyte")
-            if path is None:
-                raise MissingData(
-                    f"{folder} has no {part}-{kind}-ubyte", "Download it again: an idx set has four files"
-                )
-            parts[part, kind] = read_idx(path)
-    x = np.concatenate([parts["t10k", "images-idx3"], parts["train", "images-idx3"]])
-    y = np.concatenate([parts["t10k", "labels-idx1"], parts["train", "labels-idx1"]]).astype(np.int64)
-    return _checked(x, y, str(folder), len(parts["t10k", "labels-idx1"]))
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """The bytes of an idx file, packed or not, in their shape."""
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        kind, dimensions = data[2], data[3]
-        shape = np.frombuffer(data, ">u4", dimensions, 4).astype(int).tolist()
-        found = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions)
-        if data[:2] != b"\0\0" or kind != 8 or len(found) != prod(shape):
-            raise ValueError(f"{len(found)} bytes for the shape {shape}")
-        return found.reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError, zlib.error) as error:
-        raise MissingData(f"{path} is not a sound idx file ({error})", "Download it again") from None
 
 
 def _imported(name: str) -> Images:

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Mapping
 from artesian.core import Recipe
 from artesian.errors import SettingError, nearest
 from artesian.plugins import imported
-from artesian.recipes.alone import ALONE
-from artesian.recipes.correct import CORRECT
-from artesian.recipes.em import EM
-from artesian.recipes.match import MATCH
-from artesian.recipes.pick import PICK
-from artesian.recipes.soft import SOFT
-from artesian.recipes.split import SPLIT
+from artesian.recipes.alone_local import ALONE
+from artesian.recipes.correct_scaffold import CORRECT
+from artesian.recipes.em_fedem import EM
+from artesian.recipes.match_flexcfl import MATCH
+from artesian.recipes.pick_ifca import PICK
+from artesian.recipes.soft_fedsoft import SOFT
+from artesian.recipes.split_fedrep import SPLIT
 from artesian.recipes.train import TRAIN
-from artesian.recipes.twin import TWIN
+from artesian.recipes.twin_ditto import TWIN
 
 BUILT_IN: Mapping[str, Recipe] = {
     made.name: made for made in (ALONE, TRAIN, MATCH, SOFT, PICK, EM, CORRECT, TWIN, SPLIT)

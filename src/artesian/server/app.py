@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import FAILURES, STATUSES, Busy, MissingExtra, Refused, StorageError, UnknownRoute, WorkerLost
+from artesian.errors import Busy, MissingExtra, Refused, StorageError, UnknownRoute, WorkerLost
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.log import ERROR, Logged
 from artesian.server.routes import Routes
 from artesian.server.service import Service
 from artesian.server.settings import Settings
+from artesian.server.statuses import FAILURES, STATUSES
 
 try:
     from fastapi import FastAPI, Request

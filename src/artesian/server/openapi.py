@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from artesian.errors import FAILURES, STATUSES, MissingExtra
+from artesian.errors import MissingExtra
+from artesian.server.statuses import FAILURES, STATUSES
 
 try:
     from fastapi import Path, Query, Response

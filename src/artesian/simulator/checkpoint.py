@@ -1,13 +1,19 @@
-"""What a run carries on: trainings under way, totals, and the checkpoint that holds everything."""
+"""Resuming a run: the checkpoint that holds everything it needs, taken from a run and put back into one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from artesian.core import ClientId, Mixture, Notebook, Snapshot, Task
-from artesian.simulator.clock import Moment
+from artesian.errors import JournalDamaged
+from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import UnscoredUpload
+from artesian.storage.older import translated_notebook
+
+if TYPE_CHECKING:
+    from artesian.simulator.run import Simulation
 
 
 @dataclass(frozen=True)
@@ -49,3 +55,42 @@ class Checkpoint:
     late_in_a_row: int
     journal: int  # records
     tables: Mapping[str, int]  # bytes
+
+
+def taken(run: Simulation) -> Checkpoint:
+    """The checkpoint of a run at this moment."""
+    assert run.journal
+    return Checkpoint(
+        coordinator=replace(run.coordinator.snapshot(tasks=False), open_tasks=run.open_tasks.slips),
+        now=run.clock.now,
+        sequence=run.clock.sequence,
+        moments=run.clock.moments(),
+        cycles=run.cycles,
+        notebooks=run.notebooks.slips,
+        flights=run.flights.slips,
+        entries=tuple(run.evaluation.entries),
+        found=run.evaluation.estimated,
+        true=run.evaluation.true,
+        totals=run.totals,
+        late_in_a_row=run.late_in_a_row,
+        journal=run.journal.count,
+        tables={name: table.flush() for name, table in run.evaluation.tables.items()},
+    )
+
+
+def restore(run: Simulation, checkpoint: Checkpoint) -> None:
+    """Put a run back where the checkpoint was taken; its coordinator is restored already."""
+    assert run.journal
+    if run.journal.count < checkpoint.journal:
+        raise JournalDamaged(
+            f"{run.journal.path} has {run.journal.count} records, but had {checkpoint.journal} before",
+            "Restore the file",
+        )
+    run.journal.cut(checkpoint.journal)
+    run.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
+    run.cycles, run.totals = dict(checkpoint.cycles), checkpoint.totals
+    run.late_in_a_row = checkpoint.late_in_a_row
+    run.notebooks.update({client: translated_notebook(book) for client, book in checkpoint.notebooks.items()})
+    run.flights.update(checkpoint.flights)
+    run.evaluation.entries = list(checkpoint.entries)
+    run.evaluation.estimated, run.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)

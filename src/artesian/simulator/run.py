@@ -10,12 +10,12 @@ from typing import Any
 
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import JournalDamaged, Stalled, TaskClosed
+from artesian.errors import Stalled, TaskClosed
 from artesian.execution.threads import single_threaded
 from artesian.execution.worker import peak_mb
 from artesian.params import Params
 from artesian.recipes import by_name, registered
-from artesian.simulator.checkpoint import Checkpoint, Flight, Totals
+from artesian.simulator.checkpoint import Checkpoint, Flight, Totals, restore, taken
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation, UnscoredUpload
 from artesian.simulator.executor import Executor, Means, travels
@@ -30,7 +30,6 @@ from artesian.simulator.signals import Interruption
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.table import Table
 from artesian.simulator.transports import CoordinatorTransport, Direct
-from artesian.storage.older import translated_notebook
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -94,13 +93,13 @@ class Simulation:
         self.notebooks: Spilled[Notebook] = Spilled(spill)
         self.flights: Spilled[Flight] = Spilled(spill)
         self.totals = Totals()
-        self._late_in_a_row = 0
+        self.late_in_a_row = 0
         self.journal = folder.journal() if folder else None
         self._timed = profile and transport is Direct  # a server would measure in threads of its own
         self.transport = transport(self._coordinator(checkpoint))
         self._measures = self._can_measure()
         if checkpoint:
-            self._restore(checkpoint)
+            restore(self, checkpoint)
         else:
             self._begin()
 
@@ -215,16 +214,16 @@ class Simulation:
             self._come_late(done)
             self._join(client)
             return False
-        self._late_in_a_row = 0
+        self.late_in_a_row = 0
         return bool(done.fit.trained)
 
     def _come_late(self, done: Done) -> None:
         sent = self.totals.bytes_up + _bytes(done.fit.upload.models)
         self.totals = replace(self.totals, late=self.totals.late + 1, bytes_up=sent)
-        self._late_in_a_row += 1
-        if self._late_in_a_row > 20 * len(self.world.names):
+        self.late_in_a_row += 1
+        if self.late_in_a_row > 20 * len(self.world.names):
             raise Stalled(
-                f"{self._late_in_a_row} trainings in a row came too late",
+                f"{self.late_in_a_row} trainings in a row came too late",
                 "Raise patience, or lower the latency",
             )
 
@@ -369,39 +368,7 @@ class Simulation:
         self.evaluation.enter(wait=True)
         self._tick(began)
         self.journal.flush()
-        checkpoint = Checkpoint(
-            coordinator=replace(self.coordinator.snapshot(tasks=False), open_tasks=self.open_tasks.slips),
-            now=self.clock.now,
-            sequence=self.clock.sequence,
-            moments=self.clock.moments(),
-            cycles=self.cycles,
-            notebooks=self.notebooks.slips,
-            flights=self.flights.slips,
-            entries=tuple(self.evaluation.entries),
-            found=self.evaluation.estimated,
-            true=self.evaluation.true,
-            totals=self.totals,
-            late_in_a_row=self._late_in_a_row,
-            journal=self.journal.count,
-            tables={name: table.flush() for name, table in self.evaluation.tables.items()},
-        )
-        self.folder.save(self.totals.uploads, checkpoint)
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        assert self.journal
-        self._late_in_a_row = checkpoint.late_in_a_row
-        if self.journal.count < checkpoint.journal:
-            raise JournalDamaged(
-                f"{self.journal.path} has {self.journal.count} records, but had {checkpoint.journal} before",
-                "Restore the file",
-            )
-        self.journal.cut(checkpoint.journal)
-        self.clock = Clock(checkpoint.now, checkpoint.sequence, checkpoint.moments)
-        self.cycles, self.totals = dict(checkpoint.cycles), checkpoint.totals
-        self.notebooks.update({client: translated_notebook(book) for client, book in checkpoint.notebooks.items()})
-        self.flights.update(checkpoint.flights)
-        self.evaluation.entries = list(checkpoint.entries)
-        self.evaluation.estimated, self.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)
+        self.folder.save(self.totals.uploads, taken(self))
 
     def _tick(self, began: float) -> None:
         self.totals = replace(self.totals, wall_seconds=time.perf_counter() - began)

@@ -9,7 +9,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples, as_floats, classes_of, images
-from artesian.data.images import flattened
+from artesian.data.image_arrays import flattened
 from artesian.errors import SettingError
 from artesian.execution.shared_memory import once
 from artesian.simulator.worlds.visit import Visit, check_room, hard

@@ -12,7 +12,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, described, generator
 from artesian.data.datasets import Images, Samples, files_of, images
-from artesian.data.images import flattened, resized, with_channels
+from artesian.data.image_arrays import flattened, resized, with_channels
 from artesian.errors import MissingData, check
 from artesian.execution.shared_memory import once
 from artesian.simulator.worlds.mixing import ClusterSamples, drawn, main_shares, nearest_counts

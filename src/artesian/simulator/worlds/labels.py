@@ -13,7 +13,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples, classes_of, files_of, images
-from artesian.data.images import shape_of
+from artesian.data.image_arrays import shape_of
 from artesian.errors import SettingError, check
 from artesian.simulator.worlds.dealing import Deal, Rows, Stock, dealt, stock, topped_up
 from artesian.simulator.worlds.mixing import nearest_counts

@@ -12,7 +12,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples
-from artesian.data.images import flattened, shape_of
+from artesian.data.image_arrays import flattened, shape_of
 from artesian.data.people import People, people, people_files
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import once

@@ -13,7 +13,7 @@ import numpy as np
 
 from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples, classes_of, files_of, images
-from artesian.data.images import flattened, rotate, shape_of
+from artesian.data.image_arrays import flattened, rotate, shape_of
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import laid_out, once
 from artesian.simulator.worlds.dealing import flat_images
