@@ -362,7 +362,8 @@ def test_one_seed_and_many_are_not_asked_for_at_once() -> None:
 
 def test_a_place_for_a_run_that_cannot_be_made_is_named(tmp_path) -> None:
     (tmp_path / "mine.txt").write_text("a file")
-    for place, words in ((tmp_path / "mine.txt" / "x", "A file is in the way"), (Path("/proc/run"), "No such file or directory")):
+    places = {tmp_path / "mine.txt" / "x": "A file is in the way", Path("/proc/run"): "No such file or directory"}
+    for place, words in places.items():
         result = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--out", str(place)])
         assert isinstance(result.exception, StorageError)
         assert words in str(result.exception)
