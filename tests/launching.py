@@ -3,10 +3,14 @@
 import atexit
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -79,3 +83,28 @@ def launcher(prelude: str = SERVING) -> Launcher:
     made = Launcher(prelude)
     atexit.register(made.close)
     return made
+
+
+@contextmanager
+def served(folder: Path, *words: str) -> Iterator[tuple[str, str]]:
+    """The address and the enrolment token of `artesian serve words`, run in this folder until the block ends."""
+    log = folder / "log"
+    command = [sys.executable, "-m", "artesian.cli", "serve", *words, "--port", "0", "--set", "log=off"]
+    with log.open("w") as said:
+        server = subprocess.Popen(command, cwd=folder, stderr=said, stdout=said)
+    try:
+        while not (address := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
+            assert server.poll() is None, log.read_text()
+            time.sleep(0.05)
+        yield address[0], re.search(r"artesian_enrol_\S+", log.read_text())[0]
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=30)
+
+
+def printed(*words: str, cwd: Path, **environment: str) -> str:
+    """What a command prints that must end well."""
+    surroundings = {**os.environ, **environment}
+    told = subprocess.run(words, capture_output=True, text=True, cwd=cwd, timeout=300, env=surroundings)
+    assert told.returncode == 0, told.stderr
+    return told.stdout

@@ -1,28 +1,20 @@
 """The examples and the README's code run as they are written."""
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from launching import printed, served
 
 ROOT = Path(__file__).parent.parent
 
 
 def run(*command: str, cwd: Path) -> str:
-    told = subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, timeout=300, env={**os.environ, "COLUMNS": "120"}
-    )
-    assert told.returncode == 0, told.stderr
-    return told.stdout
+    return printed(*command, cwd=cwd, COLUMNS="120")
 
 
-@pytest.mark.heavy
 def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "own_algorithm.py"), cwd=tmp_path)
     assert "passes is_pure" in told
@@ -104,27 +96,9 @@ def test_the_readme_simulates_in_ten_lines(tmp_path) -> None:
 def test_the_readme_serves_in_fifteen_lines(tmp_path) -> None:
     (command,) = re.findall(r"^artesian (serve .*)$", (ROOT / "README.md").read_text(), re.M)
     assert len([line for line in SERVICE.splitlines() if line.strip()]) + 1 <= 15
-    log = tmp_path / "log"
-    with log.open("w") as said:
-        words = [sys.executable, "-m", "artesian.cli", *command.split(), "--port", "0", "--set", "log=off"]
-        server = subprocess.Popen(words, cwd=tmp_path, stderr=said, stdout=said)
-    try:
-        while not (address := re.search(r"http://127\.0\.0\.1:\d+", log.read_text())):
-            assert server.poll() is None, log.read_text()
-            time.sleep(0.05)
-        token = re.search(r"artesian_enrol_\S+", log.read_text())[0]
-        told = subprocess.run(
-            [sys.executable, "-c", SERVICE],
-            cwd=tmp_path,
-            env={**os.environ, "ARTESIAN_URL": address[0], "ARTESIAN_TOKEN": token},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=30)
-    assert told.returncode == 0, told.stderr
-    scores = [float(line.split()[1]) for line in told.stdout.splitlines()]
+    _, *words = command.split()
+    with served(tmp_path, *words) as (url, token):
+        told = printed(sys.executable, "-c", SERVICE, cwd=tmp_path, ARTESIAN_URL=url, ARTESIAN_TOKEN=token)
+    scores = [float(line.split()[1]) for line in told.splitlines()]
     assert len(scores) == 3
     assert min(scores) > 0.5  # guessing would be 0.1
