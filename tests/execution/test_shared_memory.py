@@ -248,7 +248,7 @@ def test_a_signal_to_the_whole_group_is_the_main_processs_business(undisturbed, 
     process = begun(folder, "uploads=400")
     os.killpg(process.pid, number)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 130 and f"go on with --resume --out {folder}" in told
+    assert process.returncode == 130 and f"Continue it with --resume --out {folder}" in told
     assert "WorkerLost" not in told and "resource_tracker" not in told and "Traceback" not in told
     wait_for(lambda: of_group(process.pid) == [])
     assert not (folder / "summary.json").exists(), "it finished before it was interrupted"

@@ -20,10 +20,11 @@ pytestmark = pytest.mark.heavy
 APP = """
 import numpy as np
 from artesian.algorithms import FedAsync
+from artesian.core import Model
 from artesian.params import Layout
 from artesian.server.federation import Federation
 
-class Large:
+class Large(Model):
     layout = Layout.of({"weight": np.zeros(1 << 20, np.float32)}, trainable=["weight"])
     def start(self, seed):
         return self.layout.pack({"weight": np.zeros(1 << 20, np.float32)})
