@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,36 @@ def test_algorithms_never_import_each_other() -> None:
     for path in (p for p in FILES if room(module(p)) == "algorithms" and p.name != "__init__.py"):
         others = [name.removeprefix("artesian.") for name in imports(path) if name.startswith("artesian.algorithms.")]
         assert all(level(other) < level("algorithms") for other in others), path
+
+
+def test_the_root_holds_the_words_alone() -> None:
+    assert {path.stem for path in ROOT.glob("*.py")} == {"__init__", *LEVELS[0]}
+
+
+def test_no_class_name_is_used_twice() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse((ROOT / path).read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = {module(path): path for path in FILES}
+    graph = {name: top_imports(path, set(known)) for name, path in known.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which names them
+
+
+def top_imports(path: Path, known: set[str]) -> set[str]:
+    """The modules of ours that a file imports when it is imported itself."""
+    found: set[str] = set()
+    for node in ast.parse((ROOT / path).read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("artesian."):
+            room = str(node.module).removeprefix("artesian.")
+            inside = {f"{room}.{alias.name}" for alias in node.names} & known
+            found |= inside or {room}
+    return found & known
 
 
 def test_no_room_has_a_name_that_says_nothing() -> None:

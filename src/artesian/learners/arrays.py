@@ -24,6 +24,11 @@ class ArrayModel(Protocol):
 
     @property
     def layout(self) -> Layout: ...
+    @property
+    def classes(self) -> int | None:
+        """How many labels there are; None for a regression."""
+        ...
+
     def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray: ...
     def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray: ...
     def score(self, output: np.ndarray, y: np.ndarray) -> float: ...
@@ -116,6 +121,10 @@ class LinearRegression(Model):
     def __post_init__(self) -> None:
         _check_sizes(self.features)
 
+    @property
+    def classes(self) -> None:
+        return None
+
     @cached_property
     def layout(self) -> Layout:
         return Layout.of(_dense("dense", self.features, 1, self.bias))
@@ -157,7 +166,7 @@ class ArrayLearner:
     @property
     def histogram(self) -> tuple[int, ...] | None:
         """How many samples of each class; None for a regression."""
-        classes = getattr(self.model, "classes", None)
+        classes = self.model.classes
         return None if classes is None else tuple(np.bincount(self.y, minlength=classes).tolist())
 
     def batches(self, size: int) -> int:
