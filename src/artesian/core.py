@@ -214,6 +214,15 @@ class Plan:
         }
         check(self, rules)
 
+    def check_plain(self, method: str) -> None:
+        """Refuse anything but plain stochastic gradient descent."""
+        if self.optimizer != "sgd" or self.momentum:
+            name = f"momentum {self.momentum:g}" if self.optimizer == "sgd" else self.optimizer
+            raise SettingError(
+                f"{method} corrects the steps of plain SGD, and the training has {name}",
+                'Set training.optimizer = "sgd" and training.momentum = 0',
+            )
+
     def rate_in(self, epoch: int) -> float:
         """The learning rate in this epoch, counted from 0."""
         passed = epoch / self.epochs
@@ -420,6 +429,10 @@ class Algorithm(Protocol):
     def planned(self, forecast: Forecast) -> Self:
         """The same algorithm, for a run of which this much is known beforehand."""
         return self
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a training plan that this method cannot work with, before anybody trains by it."""
+        return
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         """The state before anybody came; `start` holds one model per cluster of the world."""

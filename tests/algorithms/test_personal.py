@@ -112,6 +112,8 @@ def test_scaffold_refuses_other_than_plain_sgd(plan, words) -> None:
     _, tasks = begin(SCAFFOLD(clients_per_round=2), plan=plan)
     with pytest.raises(SettingError, match=f"plain SGD, and the training {words}"):
         follow(tasks["a"], points(4.0))
+    with pytest.raises(SettingError, match=f"plain SGD, and the training {words}"):  # and before a run begins
+        Experiment(ToyWorld(2), ToyModel(), SCAFFOLD(clients_per_round=2), training=plan).check_run(0)
 
 
 def test_scaffold_corrects_weights_and_no_buffers() -> None:

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from artesian.algorithms.settings import InRounds
-from artesian.core import CONTROL, ClientId, Cluster, Measured, State, Step, Task
+from artesian.core import CONTROL, ClientId, Cluster, Measured, Plan, State, Step, Task
 from artesian.errors import check
 from artesian.params import Layout, Params, average, combine, seal
 
@@ -35,6 +35,9 @@ class SCAFFOLD(InRounds):
     def __post_init__(self) -> None:
         check(self, {"server_lr is above 0": self.server_lr > 0})
         self.pace()
+
+    def check_plan(self, plan: Plan) -> None:
+        plan.check_plain("SCAFFOLD")
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         """The control variate c, in the memory, begins at zero."""

@@ -21,7 +21,6 @@ from artesian.core import (
     Task,
     Upload,
 )
-from artesian.errors import SettingError
 from artesian.params import Layout, Params, minus, seal
 from artesian.recipes.following import trained
 
@@ -29,7 +28,7 @@ from artesian.recipes.following import trained
 def fit(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
     """Add c - c_i to every gradient; send how the model and the client's own control variate c_i changed."""
     plan = Plan.of(task.settings)
-    _check_plain(plan)
+    plan.check_plain("SCAFFOLD")
     cluster, given = _model(task)
     shared, own = task.models[CONTROL], notebook.get("control", np.zeros(layout.size, np.float32))
     new = trained(task, learner, given, correction=seal(shared - own))
@@ -64,15 +63,6 @@ def _rates(learner: Learner, plan: Plan) -> float:
     full = -(-learner.samples // plan.batch)
     steps = learner.batches(plan.batch) if isinstance(learner, Batched) else full
     return sum(steps * plan.rate_in(epoch) for epoch in range(plan.epochs))
-
-
-def _check_plain(plan: Plan) -> None:
-    if plan.optimizer != "sgd" or plan.momentum:
-        name = f"momentum {plan.momentum:g}" if plan.optimizer == "sgd" else plan.optimizer
-        raise SettingError(
-            f"SCAFFOLD corrects the steps of plain SGD, and the training has {name}",
-            'Set training.optimizer = "sgd" and training.momentum = 0',
-        )
 
 
 CORRECT = Recipe("correct", fit, use)

@@ -35,6 +35,7 @@ class Federation:
         check(self, rules)
         if Model not in type(self.model).__mro__:
             raise ValueError(f"{type(self.model).__name__} is not a model: let its class inherit artesian.Model")
+        self.algorithm.check_plan(self.plan)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -93,7 +93,8 @@ class Experiment:
             raise SettingError(f"A round needs {wanted} clients, but there are {clients}", "Lower clients_per_round")
 
     def check_run(self, seed: int) -> None:
-        """Refuse a run that would never fold, or whose proxy sets are smaller than `proxy_sample`."""
+        """Refuse a run that would never fold, cannot train, or whose proxy sets are smaller than `proxy_sample`."""
+        self.algorithm.check_plan(self.training)
         batch, flushed = self.algorithm.pace().batch, self.algorithm.flush_on_stop
         if self.rounds is None and batch > self.uploads and not flushed:
             problem = f"A fold needs {batch} uploads, but the run has {self.uploads} in all"
