@@ -165,7 +165,7 @@ def test_random_images_stand_in_for_missing_ones(tmp_path, monkeypatch) -> None:
     from artesian.errors import MissingData
 
     def missing(name):
-        raise MissingData("there are images", "none", "get some")
+        raise MissingData("There are no images", "Get some")
 
     monkeypatch.setattr(w1, "images", missing)
     assert "random" in w1.write_images(tmp_path / "images.npz")

@@ -290,7 +290,7 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
         ("algorithm = 'cdfl'", "algorithm must be a table"),
         ("[algorithm]\nname = 'fedbuf'", "Did you mean 'fedbuff'?"),
         ("[algorithm]\nname = 3", "algorithm.name must be a text"),
-        ("[algorithm]\nname = 'no.such:Thing'", "which could not be imported"),
+        ("[algorithm]\nname = 'no.such:Thing'", "could not be imported"),
         ("[algorithm]\nbeta_0 = 1", "Did you mean 'beta0'?"),
         ("[algorithm]\nbeta0 = 'big'", "algorithm.beta0"),
         ("[algorithm]\nbeta0 = 7", "beta0 must be in (0, 1], not 7.0"),

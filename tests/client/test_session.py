@@ -1,5 +1,6 @@
 """The client library against a real application: it saves before it sends, and survives what happens in between."""
 
+import json
 import threading
 from dataclasses import replace
 
@@ -8,7 +9,9 @@ import pytest
 from homes import MODEL, Home
 
 from artesian.algorithms import IFCA, FedAsync, FedAvg, FedEM, FedSoft, Local
+from artesian.client.loop import learner_maker
 from artesian.client.session import Session
+from artesian.client.transport import Transport
 from artesian.core import Plan, Recipe, Upload, derive
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
 from artesian.recipes.train import TRAIN
@@ -329,3 +332,27 @@ def test_a_client_of_fedsoft_keeps_its_personal_model_in_its_spool_and_then_in_i
     assert np.array_equal(home.session().draw(), trained)
     assert home.state.memory["trained"] == 2
     home.close()
+
+
+def test_a_home_of_another_store_is_named(home) -> None:
+    session = home.session()
+    session.task(5)
+    path = home.folder / "c0" / "identity.json"
+    path.write_text(path.read_text().replace(json.loads(path.read_text())["secret"], "s" * 43))
+    with pytest.raises(Unauthorized, match=r"another home, or delete .*c0"):
+        home.session().task(5)
+
+
+def test_a_wrong_token_says_where_tokens_come_from(home) -> None:
+    with pytest.raises(Unauthorized, match="artesian serve printed it at its first start"):
+        Session(Transport("http://test", transport=home.wire), "wrong", home.folder / "c1").task(5)
+
+
+def test_a_learner_without_its_module_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"'lrn' does not say where the learner is. Write it as MODULE:NAME"):
+        learner_maker("lrn")
+
+
+def test_an_address_without_a_scheme_gets_the_right_one() -> None:
+    with pytest.raises(SettingError, match=r"http://127\.0\.0\.1:8440"):
+        Transport("127.0.0.1:8440")

@@ -157,7 +157,7 @@ def test_mistakes_about_networks_are_named(torch) -> None:
         ("name=mclr", "classes=3"): "model.classes is 3, but the data have 10",
         ("name=mclr", "deviec='cpu'"): "Did you mean 'device'",
         ("name=mclr", "device=gpu"): "device is one of auto, cpu, cuda, mps, not 'gpu'",
-        ("name=mclr", "loss=torch.nn.functional:no"): "model.loss.name is .* which could not be imported",
+        ("name=mclr", "loss=torch.nn.functional:no"): "The model.loss .* could not be imported",
         ("name=mlp", "framework=torch", "hidden=[0]"): r"hidden\[0\] is a whole number from 1 on",
         ("name=mclr", "share=3"): "share",
     }.items():

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -244,13 +245,20 @@ def test_an_unknown_executor_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills by process id")
+def ended(pid: int) -> bool:
+    """Kill a process; False if it was gone already."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
 def test_killed_workers_of_a_run_are_replaced_and_the_bits_stay(caplog) -> None:
     killed = []
 
     def kill(progress) -> None:
         if progress.uploads in (7, 8, 20):
-            killed.append(simulation.executor.pool.pids[0])
-            os.kill(killed[-1], signal.SIGKILL)
+            killed.append(next(filter(ended, simulation.executor.pool.pids)))
 
     def toy() -> Experiment:
         return Experiment(ToyWorld(6), ToyModel(), CDFL(), uploads=40)

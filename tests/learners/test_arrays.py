@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from artesian.core import Plan
+from artesian.errors import BadData
 from artesian.learners.arrays import ArrayLearner, LinearRegression, Perceptron, SoftmaxRegression
 from artesian.params import seal
 
@@ -291,3 +292,20 @@ def test_a_schedule_lowers_the_rate_from_epoch_to_epoch() -> None:
     adam = [trained(1, 2, 6, Plan("adam", 0.1, epochs, schedule="linear")) for epochs in (1, 2)]
     assert adam[0] == pytest.approx(1.1, rel=1e-4)
     assert adam[1] == pytest.approx(1.15, rel=1e-3)  # a step of the rate, then of half of it
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (np.zeros((3, 8, 8)), [0, 1, 2], r"shape \(3, 8, 8\)\. Give an array of rows of 4 numbers"),
+        (np.zeros((3, 5)), [0, 1, 2], r"shape \(3, 5\)"),
+        (np.zeros((3, 4)), [0, 1], "3 samples and 2 targets"),
+        (np.zeros((3, 4)), [0.0, 1.0, 2.0], "labels are float64"),
+        (np.zeros((3, 4)), [-1, 0, 1], "from -1 to 1. Give labels from 0 to 2"),
+        (np.zeros((3, 4)), [0, 1, 3], "from 0 to 3"),
+    ],
+)
+def test_data_that_do_not_fit_the_model_are_refused_at_once(x, y, words) -> None:
+    with pytest.raises(BadData, match=words):
+        SoftmaxRegression(4, 3).learner(x.astype(np.float32), np.array(y))
+    assert SoftmaxRegression(4, 3).learner(np.zeros((0, 4), np.float32), np.zeros(0, np.int64)).samples == 0

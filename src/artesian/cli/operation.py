@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -222,7 +221,6 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
 @contextmanager
 def _stoppable(home: Path) -> Iterator[None]:
     """Ctrl-C and a polite kill end a client between any two of its steps."""
-    logging.getLogger("stamina").addHandler(logging.NullHandler())  # it would tell of every retry
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -29,6 +30,7 @@ from artesian.errors import (
     SettingError,
     StorageError,
     TaskClosed,
+    Unauthorized,
     UnknownTask,
     WrongModels,
     WrongShape,
@@ -198,7 +200,8 @@ class Session:
 
     def _join(self, samples: int, changed: bool) -> httpx.Response:
         body = {"samples": samples, "changed": changed, "secret": self._secret}
-        answer = self.transport.send("PUT", self._path(), self.token, json=body)
+        with _explained("Check the token: artesian serve printed it at its first start; artesian token makes others"):
+            answer = self.transport.send("PUT", self._path(), self.token, json=body)
         write_file(self.home / "joined", b"")
         return answer
 
@@ -206,7 +209,8 @@ class Session:
         """The open task, unless it is the one at home: that one is not sent again."""
         kept = self._stored("task")
         known = {} if kept is None else {"if-none-match": f'"{hashlib.sha256(kept).hexdigest()}"'}
-        return self.transport.send("GET", f"{self._path()}/task?wait={wait:g}", self._secret, known)
+        with _explained(f"If the server has a new store, give this client another home, or delete {self.home}"):
+            return self.transport.send("GET", f"{self._path()}/task?wait={wait:g}", self._secret, known)
 
     def _save(self, spool: Spool) -> Spool:
         """On disk before it is sent."""
@@ -280,6 +284,15 @@ def only_model_of(held: Ensemble) -> Params:
         raise SettingError(problem, "Call held(), which gives all of them with their weights")
     ((_, params),) = held
     return params
+
+
+@contextmanager
+def _explained(remedy: str) -> Iterator[None]:
+    """A refused credential, with what the owner of this client can do about it."""
+    try:
+        yield
+    except Unauthorized as error:
+        raise Unauthorized(error.problem, remedy) from None
 
 
 def _check_tune(epochs: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import random
 import ssl
 import time
@@ -44,6 +45,9 @@ TLS_REMEDIES = {
     "its certificate is for another address": "Use the host name in the certificate",
     "it does not speak TLS": "Use http://, or start the server with --tls-cert and --tls-key",
 }
+
+
+logging.getLogger("stamina").addHandler(logging.NullHandler())  # a program without a log does not see every retry
 
 
 class Garbled(Exception):
@@ -145,7 +149,9 @@ def _check_url(url: str) -> None:
     except httpx.InvalidURL:
         sound = False
     if not sound:
-        raise SettingError(f"Not the address of a server: {url[:80]!r}", "Write it as https://host:8440")
+        local = url.startswith(("127.", "localhost", "[::1]"))
+        example = f"http://{url}" if local else "https://host:8440"
+        raise SettingError(f"Not the address of a server: {url[:80]!r}", f"Write it as {example}")
 
 
 def repr_digest(body: bytes) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from artesian.core import Ensemble, Model, Plan, Pull, generator
+from artesian.errors import BadData
 from artesian.params import Layout, Params, seal
 
 Arrays = dict[str, np.ndarray]
@@ -24,6 +25,8 @@ class ArrayModel(Protocol):
 
     @property
     def layout(self) -> Layout: ...
+    @property
+    def features(self) -> int: ...
     @property
     def classes(self) -> int | None:
         """How many labels there are; None for a regression."""
@@ -159,6 +162,9 @@ class ArrayLearner:
     x: np.ndarray
     y: np.ndarray
 
+    def __post_init__(self) -> None:
+        _check_data(self.x, self.y, self.model.features, self.model.classes)
+
     @property
     def samples(self) -> int:
         return len(self.x)
@@ -220,6 +226,20 @@ class ArrayLearner:
 
     def _predict(self, params: Params) -> np.ndarray:
         return self.model.predict(self.model.layout.view(params), self.x)
+
+
+def _check_data(x: np.ndarray, y: np.ndarray, features: int, classes: int | None) -> None:
+    """Refuse samples that the model cannot take, and labels it has no output for."""
+    if np.ndim(x) != 2 or np.shape(x)[1] != features:
+        raise BadData(f"The samples have the shape {np.shape(x)}", f"Give an array of rows of {features} numbers")
+    if len(x) != len(y):
+        raise BadData(f"There are {len(x)} samples and {len(y)} targets", "Give one target for every sample")
+    if classes is None or not len(y):
+        return
+    if np.asarray(y).dtype.kind not in "iu":
+        raise BadData(f"The labels are {np.asarray(y).dtype}", "Give whole numbers")
+    if np.min(y) < 0 or np.max(y) >= classes:
+        raise BadData(f"The labels go from {np.min(y)} to {np.max(y)}", f"Give labels from 0 to {classes - 1}")
 
 
 def _check_sizes(*sizes: int) -> None:

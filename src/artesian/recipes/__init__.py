@@ -55,7 +55,7 @@ def by_name(recipes: Iterable[Recipe | str]) -> dict[str, Recipe]:
     for entry in recipes:
         made = imported(entry, {}, "recipe") if isinstance(entry, str) else entry
         if not isinstance(made, Recipe):
-            raise SettingError(f"{entry!r} is not a recipe", "Pass artesian.core.Recipe(name, fit, use)")
+            raise SettingError(f"{entry!r} is not a recipe", "Pass artesian.Recipe(name, fit, use)")
         if made.name in BUILT_IN:
             raise SettingError(f"The recipe {made.name!r} is built in", "Give your own another name")
         found[made.name] = made

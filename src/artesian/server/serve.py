@@ -9,8 +9,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,6 +44,7 @@ def run(
     except ModuleNotFoundError:
         raise MissingExtra("uvicorn", "server") from None
 
+    listener = _bound(host, port)  # before the start models are trained, which may take long
     store = Store(folder, federation.identity)
     try:
         service = Service.open(
@@ -58,10 +59,12 @@ def run(
         if pool is not None:
             say(f"waiting for {settings.measurers} measuring workers")
             pool.wait()
-        listener = _listen(host, port)
+        with _address(host, port):
+            listener.listen(512)
         auth = Auth(first_tokens(folder), store, service.coordinator.state.members)
     except BaseException:
         store.close()
+        listener.close()
         raise
     _make_room_for(settings.connections)
     scheme = "https" if cert else "http"
@@ -178,15 +181,21 @@ def _check_certificate(cert: Path, key: Path) -> None:
         raise SettingError(problem, "Give both in PEM format") from None
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
+def _bound(host: str, port: int) -> socket.socket:
+    """The address as ours; nobody is answered before `listen`."""
+    with _address(host, port):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # so that responses leave at once
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(512)
+    return listener
+
+
+@contextmanager
+def _address(host: str, port: int) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(
             f"Cannot listen on {host}:{port}: {error.strerror}", "Choose another --host or --port"
         ) from None
-    return listener
