@@ -60,7 +60,7 @@ def test_workers_find_a_recipes_functions_by_their_names() -> None:
     ("entry", "words"),
     [
         (Recipe("train", TRAIN.fit, TRAIN.use), "The recipe 'train' is built in. Give your own another name"),
-        (f"{__name__}:BUILT_IN", "is not a recipe. Pass artesian.core.Recipe"),
+        (f"{__name__}:BUILT_IN", "is not a recipe. Pass artesian.Recipe"),
         (7, "7 is not a recipe"),
         ("no_such_module:MINE", "no_such_module"),
     ],
