@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy  # they start whole measurements, small as they are
+
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = ("w1", "peers", "scaling", "simulator", "service")
 

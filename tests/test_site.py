@@ -98,6 +98,7 @@ def numbers(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", text)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_gives_the_outputs_it_shows(path, tmp_path) -> None:
     for package in ("pandas", "matplotlib", "sklearn"):

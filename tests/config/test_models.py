@@ -165,6 +165,7 @@ def test_mistakes_about_networks_are_named(torch) -> None:
             model(*changes)
 
 
+@pytest.mark.heavy
 def test_a_network_runs_by_its_name_with_the_same_bits_anywhere(torch) -> None:
     changes = ["model.name=mclr", "uploads=12", "world.clients=4", "start.trunk_epochs=1"]
     one, two = (simulate("digits-2", changes=changes, workers=workers) for workers in (0, 1))

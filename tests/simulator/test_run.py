@@ -424,6 +424,7 @@ class Patient(FedAvg):
         return {"length": float(np.abs(upload.params).sum())}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("workers", [1, 2])
 def test_uploads_that_come_too_late_are_late_with_workers_too(tmp_path, workers) -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
