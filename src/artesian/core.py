@@ -372,8 +372,9 @@ class Snapshot:
 class Forecast:
     """What is known of a run before it begins."""
 
-    folds: int  # planned length: rounds where the run is measured in rounds, else uploads
     clients: int  # how many clients are there from the start
+    uploads: int | None = None  # planned length, where the run is measured in uploads
+    rounds: int | None = None  # planned length, where it is measured in rounds
 
 
 class Pace(Protocol):
@@ -398,6 +399,12 @@ class Pace(Protocol):
     def clients_needed(self) -> int:
         """How many clients must be ready before any of them gets a task."""
         return 1
+
+    def rounds_in(self, forecast: Forecast) -> int | None:
+        """How many folds a run of this plan has: what `State.rounds` comes to; None where no length is planned."""
+        if forecast.rounds is not None or forecast.uploads is None:
+            return forecast.rounds
+        return max(1, forecast.uploads // self.batch)
 
     def folds(self, desk: Desk) -> bool:
         """Is all that is pending folded now?"""
@@ -428,6 +435,10 @@ class Algorithm(Protocol):
 
     def planned(self, forecast: Forecast) -> Self:
         """The same algorithm, for a run of which this much is known beforehand."""
+        return self
+
+    def resumed(self, recorded: Mapping[str, Any]) -> Self:
+        """The same algorithm, for a run that goes on: a setting that follows from the run stays as it was recorded."""
         return self
 
     def check_plan(self, plan: Plan) -> None:

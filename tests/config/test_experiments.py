@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 import artesian
-from artesian.algorithms import CDFL, ICFL, FedAsync, FedBuff
+from artesian.algorithms import CDFL, ICFL, CASAPlus, FedAsync, FedBuff, ICFLAsync
 from artesian.config.experiments import build, load, simulate
 from artesian.errors import SettingError
 from artesian.learners.arrays import Perceptron, SoftmaxRegression
@@ -128,6 +128,16 @@ def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
     assert plain.planned() == plain
     rounds = replace(experiment, algorithm=ICFL(clients_per_round=3), rounds=7)
     assert rounds.planned().algorithm == ICFL(clients_per_round=3, horizon=7, first_round=80)
+
+
+def test_the_horizon_is_counted_in_the_unit_of_the_pace() -> None:
+    """6,000 uploads are 60 rounds of 100 clients, and as many folds of a stream; 7 rounds are 7 folds of either."""
+    experiment = load("digits-4", ["world.clients=100", "uploads=6000"])
+    horizons = {ICFL(): 60, ICFL(clients_per_round=20): 300, ICFLAsync(): 6000, CASAPlus(): 6000}
+    for algorithm, horizon in horizons.items():
+        planned = replace(experiment, algorithm=algorithm).planned().algorithm
+        assert (planned.name, planned.horizon) == (algorithm.name, horizon)
+        assert replace(experiment, algorithm=algorithm, rounds=7).planned().algorithm.horizon == 7
 
 
 @pytest.mark.parametrize("name", ["digits-2", "flexcfl-synthetic"])

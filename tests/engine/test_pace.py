@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from artesian.algorithms import FedAvg, FedBuff
-from artesian.core import Cluster, Desk, Measured, Receipt, Reply, State, Step, Upload
+from artesian.core import Cluster, Desk, Forecast, Measured, Receipt, Reply, State, Step, Upload
 from artesian.engine.pace import Rounds, Stream
 from artesian.params import Layout, seal
 from artesian.testing import ToyFederation
@@ -31,6 +31,26 @@ def state(version: int = 0, seed: int = 0) -> State:
 
 
 # by hand
+
+
+@pytest.mark.parametrize(
+    ("pace", "plan", "folds"),
+    [
+        (Stream(), {"uploads": 6000}, 6000),
+        (Stream(batch=10), {"uploads": 6000}, 600),
+        (Stream(batch=10), {"uploads": 5}, 1),
+        (Stream(batch=10), {"rounds": 60}, 60),
+        (Rounds(100), {"uploads": 6000}, 60),
+        (Rounds(None), {"uploads": 6000}, 30),  # everybody: 200 clients
+        (Rounds(300), {"uploads": 6000}, 30),  # there are no more than 200
+        (Rounds(100), {"uploads": 50}, 1),
+        (Rounds(100), {"rounds": 60}, 60),
+        (Stream(), {}, None),
+        (Rounds(100), {}, None),
+    ],
+)
+def test_a_planned_length_is_counted_in_folds_of_the_pace(pace, plan, folds) -> None:
+    assert pace.rounds_in(Forecast(clients=200, **plan)) == folds
 
 
 @pytest.mark.parametrize(("batch", "count", "folds"), [(1, 0, False), (1, 1, True), (3, 2, False), (3, 3, True)])

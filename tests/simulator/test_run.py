@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from artesian.algorithms import ALGORITHMS, CA2FL, CDFL, FedAvg, FedBuff, Local
+from artesian.algorithms import ALGORITHMS, CA2FL, CDFL, ICFL, FedAvg, FedBuff, Local
 from artesian.config.experiments import load
 from artesian.config.federations import serve_experiment
 from artesian.errors import JournalDamaged, NotFinite, ResumeMismatch, RunExists, RunLocked, SettingError, Stalled
@@ -249,6 +249,27 @@ def test_a_run_may_be_measured_in_rounds() -> None:
     run = run_experiment(replace(toy(FedAvg(clients_per_round=3)), rounds=4), progress=seen.append)
     assert (run.summary["rounds"], run.summary["uploads"], run.summary["estimates"]) == (4, 12, 0)
     assert (seen[-1].uploads, seen[-1].total) == (4, 4)
+
+
+def test_icfl_rises_alike_whether_a_run_is_planned_in_uploads_or_in_rounds() -> None:
+    """Ten rounds of six clients are 60 uploads."""
+    in_uploads, in_rounds = (run_experiment(toy(ICFL(growth=9.0), **plan)) for plan in ({}, {"rounds": 10}))
+    assert in_uploads.summary["rounds"] == in_rounds.summary["rounds"] == 10
+    assert in_uploads.params.keys() == in_rounds.params.keys()
+    for name, params in in_rounds.params.items():
+        np.testing.assert_array_equal(in_uploads.params[name], params)
+
+
+def test_a_run_goes_on_with_the_horizon_it_recorded(tmp_path) -> None:
+    """An earlier version took the uploads for ICFL's horizon; its runs end as they would have."""
+    before, now = toy(ICFL(horizon=60), snapshot_every=10), toy(ICFL(), snapshot_every=10)
+    run_experiment(before, out=tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run_experiment(before, out=tmp_path / "run", progress=stop_at(25))
+    run_experiment(now, out=tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+    with pytest.raises(ResumeMismatch, match=r"algorithm.horizon = 60, and now it is 30"):
+        run_experiment(toy(ICFL(horizon=30), snapshot_every=10), out=tmp_path / "run", resume=True)
 
 
 def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:

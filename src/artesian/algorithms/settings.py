@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 from artesian.algorithms.staleness import Rule, weigh
 from artesian.core import Algorithm, Buffers, Forecast, Measured
@@ -46,13 +46,18 @@ class InRoundsAfterAll(InRounds, WaitsForAll):
 
 @dataclass(frozen=True, kw_only=True)
 class KnowsLength(Algorithm):
-    """A method whose rule depends on how long the run is planned."""
+    """A method whose rule depends on the planned length, in the unit of its pace: what `State.rounds` counts."""
 
-    horizon: int | None = None  # T, planned folds; a simulation fills it in
+    horizon: int | None = None  # T, planned folds: rounds, or the folds of a stream; a simulation fills it in
 
     def planned(self, forecast: Forecast) -> Self:
         known = super().planned(forecast)
-        return known if known.horizon is not None else replace(known, horizon=forecast.folds)
+        folds = known.pace().rounds_in(forecast)
+        return known if known.horizon is not None else replace(known, horizon=folds)
+
+    def resumed(self, recorded: Mapping[str, Any]) -> Self:
+        known = super().resumed(recorded)
+        return known if known.horizon is not None else replace(known, horizon=recorded.get("horizon"))
 
 
 @dataclass(frozen=True, kw_only=True)

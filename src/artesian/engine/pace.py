@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from artesian.core import ClientId, Desk, Pace, State
+from artesian.core import ClientId, Desk, Forecast, Pace, State
 
 Select = Callable[[State, Sequence[ClientId]], Sequence[ClientId]]
 
@@ -53,6 +53,12 @@ class Rounds(Pace):
     @property
     def clients_needed(self) -> int:
         return self.quorum or self.size or 1
+
+    def rounds_in(self, forecast: Forecast) -> int | None:
+        """As planned, or the uploads over those of a full round: the cohort, or everybody who is there."""
+        cohort = min(self.size or forecast.clients, forecast.clients)
+        full = None if forecast.uploads is None else max(1, forecast.uploads // cohort)
+        return forecast.rounds or full
 
     def folds(self, desk: Desk) -> bool:
         return bool(desk.pending) and desk.open == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -51,6 +51,10 @@ class Federation:
     def settings(self) -> dict[str, Any]:
         """What may change from one start of the server to the next."""
         return hyper_parameters(self.algorithm, asdict(self.plan), self.clip, self.publish_after)
+
+    def resumed(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings with which a store goes on that recorded these: what follows from the run stays as it was."""
+        return replace(self, algorithm=self.algorithm.resumed(recorded["algorithm"])).settings
 
     def options(self) -> dict[str, Any]:
         """What a coordinator of this federation is made with."""

@@ -78,7 +78,7 @@ class Service:
         for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)
         service = cls(coordinator, store, **options)
-        coordinator.adopt(federation.settings)  # an event of its own where settings changed since
+        coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         return service
 
     async def join(self, client: ClientId, samples: int, changed: bool = False) -> Task | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
@@ -78,8 +79,15 @@ class Experiment:
     def planned(self) -> Self:
         """The same experiment, its algorithm told how long the run is and how many clients it begins with."""
         self._check_cohort()
-        forecast = Forecast(self.rounds or self.uploads, self._early())
+        forecast = Forecast(self._early(), None if self.rounds else self.uploads, self.rounds)
         return replace(self, algorithm=self.algorithm.planned(forecast))
+
+    def resumed(self, recorded: Mapping[str, Any]) -> Self:
+        """The same experiment, for a run that began with these settings and goes on."""
+        settings = recorded.get("algorithm", {})
+        if settings.get("name") != self.algorithm.name:
+            return self
+        return replace(self, algorithm=self.algorithm.resumed(settings))
 
     def _early(self) -> int:
         """How many clients are there from the start."""

@@ -21,7 +21,7 @@ from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation
 from artesian.simulator.executor import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Habits
-from artesian.simulator.folder import RunFolder, configuration
+from artesian.simulator.folder import RunFolder, configuration, read_json
 from artesian.simulator.jobs import Done, Job, Key, Place
 from artesian.simulator.profiling import PARTS, Stopwatch, Timed
 from artesian.simulator.provenance import provenance
@@ -452,12 +452,15 @@ def run_experiment(
     With `profile`, the summary says where the time went. `means` are the fields of `Means`: workers and so on.
     """
     Means(**means)  # a wrong choice is refused before there is a folder
+    begun = out / "config.json" if resume and out is not None and (out / "config.json").exists() else None
+    if begun is not None:
+        experiment = experiment.resumed(read_json(begun).get("experiment", {}))
     experiment = experiment.planned()
     experiment.check_run(seed)
     folder = None
     if out is not None:
         config = configuration(experiment.describe(), seed, provenance(experiment))
-        if resume and (out / "config.json").exists():
+        if begun is not None:
             folder = RunFolder.reopen(out, config, experiment.defaults())
             if folder.summary is not None:
                 folder.close()
