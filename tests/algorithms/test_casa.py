@@ -44,7 +44,7 @@ def after(state: State, step, client: str, began: int = 0) -> State:
     }
     members = {c: replace(m, mixture=step.mixtures.get(c, m.mixture)) for c, m in state.members.items()}
     members[client] = replace(members[client], receipt=receipt(began))
-    moved = {"version": state.version + 1, "rounds": state.rounds + 1}
+    moved = {"version": state.version + 1, "rounds": state.rounds + 1, "named": state.named + len(step.born)}
     return replace(state, clusters=clusters, members=members, memory={**state.memory, **step.memory}, **moved)
 
 
@@ -188,7 +188,33 @@ def test_a_cluster_splits_at_its_eigengap() -> None:
     assert list(step.clusters) == ["k2"]  # a = 2 / log2(13) of the child's size
     np.testing.assert_allclose(step.clusters["k2"], [4 - 4 * 0.540476, 2 * 0.540476], rtol=1e-5)
     assert set(buffers(step.memory)) == {f"c{i}" for i in range(10, 20) if i != 12}  # nothing across children
-    np.testing.assert_array_equal(step.memory["similarity"], state.memory["similarity"])  # A is kept
+    np.testing.assert_array_equal(step.memory["similarity"], np.where(np.eye(20) == 1, 1, np.nan))  # A is forgotten
+
+
+def test_a_split_forgets_the_pairs_of_its_members_and_no_others() -> None:
+    """k2 has the odd clients and splits: their pairs become unknown, those of k1 and across stay."""
+    state = _every_other_in_k2()
+    odd = np.arange(12) % 2 == 1
+    inside = odd[:, None] & odd[None, :] & ~np.eye(12, dtype=bool)
+    table = state.memory["similarity"]
+    forgetting = CASA().fold(state, [sent("c3", vector(1, 0), {"k2": 9})])
+    np.testing.assert_array_equal(forgetting.memory["similarity"], np.where(inside, np.nan, table))
+    keeping = CASA(forget_at_split=False).fold(state, [sent("c3", vector(1, 0), {"k2": 9})])
+    assert (keeping.born, keeping.mixtures) == (forgetting.born, forgetting.mixtures)
+    np.testing.assert_array_equal(keeping.memory["similarity"], table)
+
+
+def test_a_child_is_not_split_by_similarities_from_before_its_birth() -> None:
+    """Two groups of six, in each of which fast and slow clients differ: after the first split nothing is known."""
+    group, fast = np.arange(12) // 6, np.arange(12) % 2
+    alike, as_fast = group[:, None] == group[None, :], fast[:, None] == fast[None, :]
+    table = np.where(alike, np.where(as_fast, 0.9, 0.6), 0.1)
+    np.fill_diagonal(table, 1)
+    for forget, clusters in ((True, ["k1", "k2"]), (False, ["k2", "k3", "k4"])):
+        casa, state = CASA(forget_at_split=forget), crowd(12, memory=known(table))
+        for client in ("c0", "c1"):
+            state = after(state, casa.fold(state, [sent(client, vector(1, 0))]), client)
+        assert list(state.clusters) == clusters
 
 
 def test_three_blocks_are_three_clusters_at_once() -> None:
@@ -198,6 +224,14 @@ def test_three_blocks_are_three_clusters_at_once() -> None:
 
 
 def test_positions_in_a_cluster_are_mapped_back_to_clients() -> None:
+    step = CASA().fold(_every_other_in_k2(), [sent("c3", vector(1, 0), {"k2": 9})])
+    assert (step.born, step.gone) == ({"k3": "k2", "k4": "k2"}, ("k2",))
+    groups = {c: next(iter(mixture)) for c, mixture in step.mixtures.items()}
+    assert groups == {"c1": "k3", "c5": "k3", "c9": "k3", "c3": "k4", "c7": "k4", "c11": "k4"}
+    assert set(buffers(step.memory)) == {"c7", "c11"}
+
+
+def _every_other_in_k2() -> State:
     """Only every other client is in k2: c1, c3, ... c11; of these, c1, c5 and c9 are alike."""
     table = np.full((12, 12), 0.9)
     odd = np.arange(1, 12, 2)
@@ -207,11 +241,7 @@ def test_positions_in_a_cluster_are_mapped_back_to_clients() -> None:
     for i in range(12):
         home = "k2" if i % 2 else "k1"
         state.members[f"c{i}"] = Member(1, {home: 1.0}, receipt({home: TWO[home].updates}))
-    step = CASA().fold(state, [sent("c3", vector(1, 0), {"k2": 9})])
-    assert (step.born, step.gone) == ({"k3": "k2", "k4": "k2"}, ("k2",))
-    groups = {c: next(iter(mixture)) for c, mixture in step.mixtures.items()}
-    assert groups == {"c1": "k3", "c5": "k3", "c9": "k3", "c3": "k4", "c7": "k4", "c11": "k4"}
-    assert set(buffers(step.memory)) == {"c7", "c11"}
+    return state
 
 
 def test_entries_across_children_are_dropped_and_others_stay() -> None:
@@ -229,6 +259,7 @@ def test_entries_across_children_are_dropped_and_others_stay() -> None:
     [
         (CASA(split=False), blocks(3, 0.9, 0.1), "CASA-C never splits"),
         (CASA(gamma=50), blocks(3, 0.9, 0.1), "the guard: gap^50 is below a_c"),
+        (CASA(margin=0.36), blocks(3, 0.9, 0.1), "the margin: a_c + 0.36 is above gap^gamma"),
         (CASA(min_cluster_size=4), blocks(3, 0.9, 0.1), "parts of 3 are too small"),
         (CASA(test_every=2), blocks(3, 0.9, 0.1), "not this time: 7 updates"),
         (CASA(), blocks(1, 1, 0.1), "two members"),

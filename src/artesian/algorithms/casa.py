@@ -63,6 +63,7 @@ class CASA(Algorithm):
     size_offset: float = 3.0  # added to the size inside the logarithm
     log_base: float = 2.0  # of that logarithm
     gamma: float = 0.15  # gamma: a split needs a_c < gap^gamma
+    margin: float = 0.0  # by how much gap^gamma must exceed a_c
     eigenvalues: int = 10  # how many of them are looked at
     first_gap: int = 2  # the first R that is tried; similarity "delta" begins at 1
     min_cluster_size: int = 2  # a split into smaller parts is not made
@@ -72,6 +73,7 @@ class CASA(Algorithm):
     similarity: Literal["weights", "delta"] = "weights"  # whose cosine: the model's, or that of its change
     staleness_unit: Literal["cluster", "global"] = "cluster"  # whose versions lateness and gaps count
     split: bool = True  # False: CASA-C
+    forget_at_split: bool = True  # the pairs of a cluster that split become unknown
     decay: bool = True  # False: CASA-D, the rate `alpha` for all
     alpha: float = 0.3  # the rate of CASA-D
     patience: float | None = None  # after which a silent client no longer counts as a member; None: never
@@ -85,6 +87,7 @@ class CASA(Algorithm):
             "size_offset is positive": self.size_offset > 0,
             "log_base is above 1": self.log_base > 1,
             "gamma is positive": self.gamma > 0,
+            "margin is in [0, 1)": 0 <= self.margin < 1,
             "eigenvalues is at least 2": self.eigenvalues >= 2,
             "first_gap is at least 1": self.first_gap >= 1,
             "min_cluster_size is at least 1": self.min_cluster_size >= 1,
@@ -125,6 +128,8 @@ class CASA(Algorithm):
         if children:
             homes.update({member: child for child, part in children.items() for member in part})
             peers.part(_groups(peers, homes))
+            if self.forget_at_split:
+                peers.forget([member for part in parts for member in part])
         old, now = state.clusters[home], homes[client] or home  # a child begins as its parent is
         size = sum(other == now for other in homes.values())
         late = self._late(state, m.receipt, home, old.updates)
@@ -199,7 +204,7 @@ class CASA(Algorithm):
             return 0.0, []
         affinity = np.maximum(peers.similarity[np.ix_(places, places)].astype(np.float64), 0)
         count, gap = eigengap(eigenvalues(affinity, self.eigenvalues), self._first_gap)
-        if count < 2 or self.cluster_rate(state.rounds, len(places)) >= gap**self.gamma:
+        if count < 2 or self.cluster_rate(state.rounds, len(places)) + self.margin >= gap**self.gamma:
             return gap, []
         labels = spectral_groups(affinity, count)
         parts = [[peers.clients[place] for place in places[labels == label]] for label in range(labels.max() + 1)]

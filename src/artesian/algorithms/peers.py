@@ -120,6 +120,12 @@ class Peers:
         self._count()
         self._forget()
 
+    def forget(self, clients: Collection[ClientId]) -> None:
+        """Make all pairs among these clients unknown again; their buffers stay."""
+        places = [place for place, client in enumerate(self.clients) if client in set(clients)]
+        self.similarity[np.ix_(places, places)] = np.nan
+        np.fill_diagonal(self.similarity, 1)
+
     def _prune_models(self, budget: int) -> None:
         """A model is worth what its best entry is; surplus models go with all their entries."""
         stored = np.flatnonzero(self.held)
