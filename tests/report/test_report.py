@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from artesian import cli
 from artesian.errors import MissingExtra, SettingError, StorageError
 from artesian.report.curves import Curve, of_clusters, of_uploads, read
-from artesian.report.runs import cells, grouped, profiled, tables
+from artesian.report.runs import cells, columns, grouped, profiled, tables
 
 pytest.importorskip("matplotlib", reason="figures need the extra report")
 from artesian.report.page import MARK, page, write
@@ -262,6 +262,15 @@ def test_a_row_says_how_many_seeds_have_a_number() -> None:
     assert cells(row)[:3] == ["0.500±0.000", "0.600±0.173", "0.500 (of 1)"]
     (row,) = grouped([summary(0, kl=None)])
     assert cells(row)[:4] == ["0.500", "0.500", "0.500", "-"]
+
+
+def test_a_figure_that_only_newer_runs_have_is_a_column_where_one_has_it() -> None:
+    (older,) = tables([summary(0)]).values()
+    assert "cluster_all" not in columns(older)
+    (rows,) = tables([summary(0), summary(0, "local", cluster_all=0.25)]).values()
+    shown = columns(rows)
+    assert list(shown)[2:5] == ["cluster", "cluster_all", "kl"]
+    assert [cells(row, shown)[3] for row in rows.values()] == ["-", "0.250"]
 
 
 def test_rows_of_one_algorithm_stand_together() -> None:

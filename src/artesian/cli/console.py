@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from artesian.report.runs import COLUMNS, cells, profiled, tables, uneven
+from artesian.report.runs import cells, columns, profiled, tables, uneven
 
 if TYPE_CHECKING:
     from artesian.simulator.run import Progress
@@ -150,8 +150,9 @@ def columns_that_fit(columns: Sequence[str], rows: Sequence[Sequence[str]], word
 def print_comparison(summaries: Sequence[Mapping[str, Any]]) -> None:
     """One table for every preset and length."""
     for title, rows in tables(summaries).items():
-        figures = [[label, str(row["seeds"]), *cells(row)] for label, row in rows.items()]
-        print_table(["algorithm", "seeds", *COLUMNS.values()], figures, title=title)
+        shown = columns(rows)
+        figures = [[label, str(row["seeds"]), *cells(row, shown)] for label, row in rows.items()]
+        print_table(["algorithm", "seeds", *shown.values()], figures, title=title)
         if note := uneven(rows):
             out.print(note, highlight=False, markup=False)
 

@@ -12,7 +12,7 @@ from typing import Any
 from artesian.errors import SettingError
 from artesian.report.curves import Curve, of_clusters, of_uploads
 from artesian.report.plots import bars, lines
-from artesian.report.runs import COLUMNS, Finished, Row, cells, method, profiled, tables, uneven
+from artesian.report.runs import Finished, Row, cells, columns, method, profiled, tables, uneven
 from artesian.simulator.folder import read_json
 from artesian.simulator.profiling import PARTS
 from artesian.storage.files import storage, write_file
@@ -28,7 +28,9 @@ figure { margin: 1rem 0 } figure svg { max-width: 100%; height: auto } figcaptio
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
 """
 MEANINGS = """Before is the score of what clients had trained, after that of what they draw back, each on test data of
-their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions. A score is
+their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions, of the last
+evaluations; cluster, all is the same over all of them. Clients, best is the best of all evaluations of the clients on
+their own test data, weighted by size. A score is
 an accuracy, or minus the squared error where a model predicts numbers. KL is the divergence of the estimated from the
 true mixture, in nats, beside that of guessing evenly for the same clients. Time is that of the simulated world; MB are
 millions of bytes of models sent; seconds are those the run took. Means over seeds, with the standard deviation where
@@ -58,7 +60,9 @@ def write(runs: Sequence[Finished], target: Path) -> None:
 
 def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished]) -> str:
     members = {label: [run for run in runs if method(run.summary) == method(row)] for label, row in rows.items()}
-    found = _table(("method", "seeds", *COLUMNS.values()), [[k, str(r["seeds"]), *cells(r)] for k, r in rows.items()])
+    shown = columns(rows)
+    figures = [[label, str(row["seeds"]), *cells(row, shown)] for label, row in rows.items()]
+    found = _table(("method", "seeds", *shown.values()), figures)
     seeds = [f"<p>Mind: {escape(told)}.</p>"] if (told := uneven(rows)) else []
     learnt = [label for label, row in rows.items() if row["cluster"] is not None]
     note = f'<p class="note">{MEANINGS}</p>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ COLUMNS = {
     "client_before": "before",
     "client_after": "after",
     "cluster": "cluster",
+    "cluster_all": "cluster, all",
+    "weighted_best": "clients, best",
     "kl": "KL",
     "kl_uniform": "KL even",
     "virtual_time": "time",
@@ -21,6 +23,7 @@ COLUMNS = {
     "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
+OPTIONAL = ("cluster_all", "weighted_best")  # shown where a run has them: runs of before had none
 KEYS = ("algorithm", "preset", "length", "settings")  # what makes runs the same but for their seed
 MACHINE = ("wall_seconds",)  # what two runs of one seed may differ in
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
@@ -72,14 +75,14 @@ def _unfinished(place: Path) -> list[Path]:
 
 def _repeated(summary: Summary, kept: Finished) -> str:
     """What a second run of the same seed says of the first: they should agree."""
-    differs = [key for key in COLUMNS if key not in MACHINE and summary[key] != kept.summary[key]]
+    differs = [key for key in COLUMNS if key not in MACHINE and summary.get(key) != kept.summary.get(key)]
     told = f"{kept.folder} has seed {summary['seed']} of {summary['algorithm']} too"
     return f"{told}, and differs from it in {', '.join(differs)}" if differs else f"{told}, with the same result"
 
 
 def _checked(path: Path, told: Summary) -> Summary:
     """A summary that can be compared, or a word about why not."""
-    numbers = [told.get(key, "") for key in (*COLUMNS, "uploads", "seed")]
+    numbers = [told.get(key, None if key in OPTIONAL else "") for key in (*COLUMNS, "uploads", "seed")]
     if not all(value is None or isinstance(value, (int, float)) for value in numbers):
         raise SettingError(f"{path} is not a summary of a run", "Run it again")
     return told
@@ -142,9 +145,18 @@ def _labelled(rows: Sequence[Row]) -> dict[str, Row]:
     }
 
 
-def cells(row: Row) -> list[str]:
+def columns(rows: Mapping[str, Row]) -> dict[str, str]:
+    """What the columns of a table are called that has these rows; those which no row can fill may be left out."""
+    return {
+        key: title
+        for key, title in COLUMNS.items()
+        if key not in OPTIONAL or any(row[key] is not None for row in rows.values())
+    }
+
+
+def cells(row: Row, keys: Iterable[str] = tuple(COLUMNS)) -> list[str]:
     """The figures of a row as text, in the order of the columns."""
-    return [_cell(row, key) for key in COLUMNS]
+    return [_cell(row, key) for key in keys]
 
 
 def _cell(row: Row, key: str) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from artesian.core import ClientId, ClusterId, Ensemble, Mixture, Notebook, Reply, Task
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
+from artesian.simulator.client_scores import ClientScores
 from artesian.simulator.executor import Promise
 from artesian.simulator.jobs import Place, Score
 from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
@@ -106,6 +107,8 @@ class Evaluation:
         self.scorer: Callable[[Score], Promise[float]]  # the executor's, while the run lasts
         self._rows: deque[UnfinishedRow] = deque()  # in the order they will have
         self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
+        self._client_scores = ClientScores(self.place)
+        self.evaluated = max(((int(row[0] or 0), int(row[2] or 0)) for row in self.clients), default=None)
         self._newest = {str(row[2]): float(row[7] or 0) for row in self.uploads}
         self._total = sum(self._newest.values())  # kept up, so that progress costs nothing
 
@@ -159,6 +162,7 @@ class Evaluation:
         judged = (purity(found, true), adjusted_rand(found, true)) if known else (None, None)
         cells = (upload, time, state.rounds, len(state.clusters), *judged, *scores)
         self._rows.append(UnfinishedRow(self.clients, cells))
+        self.evaluated = upload, state.rounds  # at the newest evaluation
         self.enter()
 
     def _score_clients(
@@ -169,8 +173,9 @@ class Evaluation:
         for client, cycle in cycles.items():
             task = coordinator.preview(client)
             ensemble = self._predicting(task, notebooks.get(client, {}))
-            scores.append(self.scorer(Score(ensemble, client=client, cycle=cycle)))
-            sizes.append(float(len(self.place.world.visit(self.place.seed, client, cycle).test)))
+            found = self._client_scores.of(client, cycle, ensemble, self.scorer)
+            scores.append(found.score)
+            sizes.append(found.size)
         if not sum(sizes):
             return (None, None)
         return Mean(tuple(scores), (1.0,) * len(scores)), Mean(tuple(scores), tuple(sizes))
@@ -197,13 +202,14 @@ class Evaluation:
         return self._total / len(self._newest) if self._newest else None
 
     def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
-        """The mean over each client's last cycle; for clusters, over the last evaluations and the very last."""
+        """The mean over each client's last cycle; for clusters, over the last evaluations, the very last, and all."""
         last = list({row[2]: row for row in self.uploads}.values())
         estimated = [row for row in last if row[8] is not None]
         learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
         since = uploads - len(self.place.world.names)
-        recent, final = [], deque[Cell](maxlen=len(self.names))
+        every, recent, final = [], [], deque[Cell](maxlen=len(self.names))
         for upload, _, _, score in self.clusters:
+            every.append(score)
             final.append(score)
             if int(upload or 0) > since:
                 recent.append(score)
@@ -212,6 +218,7 @@ class Evaluation:
             "client_after": _mean([row[7] for row in last]),
             "cluster": _mean(recent) if learnt else None,
             "cluster_final": _mean(list(final)) if learnt else None,
+            "cluster_all": _mean(every) if learnt else None,
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in estimated or last]),  # guessing, where the other was estimated
             **self._summary_of_clients(target),

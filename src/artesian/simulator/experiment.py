@@ -38,6 +38,7 @@ class Experiment:
     rounds: int | None = None  # how long it lasts, counted in rounds instead of uploads
     name: str = "own"  # the title under which runs are compared
     evaluate_every: int = 20  # uploads between two evaluations
+    evaluate_every_rounds: int | None = None  # rounds between two evaluations, instead of uploads
     evaluate: Evaluate = "clusters"  # or "clients": evaluate every client on its own test data, too
     target: float | None = None  # an accuracy: the summary says when clients reached it
     snapshot_every: int = 200  # uploads between two snapshots of a run that is kept in a folder
@@ -48,6 +49,8 @@ class Experiment:
     def __post_init__(self) -> None:
         rules = {
             **{f"{name} is at least 1": self._numbers[name] is None or self._numbers[name] >= 1 for name in COUNTS},
+            "evaluate_every_rounds is at least 1": self.evaluate_every_rounds is None
+            or self.evaluate_every_rounds >= 1,
             "tune is at least 0": self.tune >= 0,
             "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
@@ -142,7 +145,8 @@ class Experiment:
     def _described_if_set(self) -> dict[str, Any]:
         """Left out where they are not set: so the digest of settings from before there were these is still the same."""
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
-        return ({"recipes": names} if names else {}) | ({"tune": self.tune} if self.tune else {})
+        found = {"recipes": names, "tune": self.tune, "evaluate_every_rounds": self.evaluate_every_rounds}
+        return {name: value for name, value in found.items() if value}
 
     def opening(self, seed: int) -> list[str]:
         """What a run begins with, in words: who learns what, and what is pre-trained on which data."""

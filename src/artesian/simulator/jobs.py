@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Generic, TypeVar
@@ -74,6 +74,7 @@ class Score:
     cluster: ClusterId = ""
     client: ClientId = ""  # a client's data of one cycle, instead of a cluster's
     cycle: int = 0
+    again: bool = False  # whether other models will be scored on the same data
 
 
 Work = Job | Score
@@ -87,6 +88,26 @@ class Answer(Generic[T]):
     spent: Seconds = field(default_factory=dict)  # where the worker's time went
     packing: float = 0.0  # seconds it took to pickle the job
     peak: float = 0.0  # the worker's peak memory in MB, without what it shares with others
+
+
+class KeptTests:
+    """Clients' test data that are scored again and again: those of the newest cycle, as many as have room."""
+
+    def __init__(self, room: int = 64_000_000) -> None:
+        self.room = room  # in bytes
+        self._kept: dict[ClientId, tuple[int, Learner, int]] = {}  # cycle, data, bytes
+
+    def of(self, client: ClientId, cycle: int, make: Callable[[ClientId, int], tuple[Learner, int]]) -> Learner:
+        """A client's test data; whoever comes when there is no room left has them made each time."""
+        kept = self._kept.get(client)
+        if kept is not None and kept[0] == cycle:
+            return kept[1]
+        self.room += self._kept.pop(client)[2] if kept is not None else 0
+        learner, size = make(client, cycle)
+        if size <= self.room:
+            self._kept[client] = cycle, learner, size
+            self.room -= size
+        return learner
 
 
 @dataclass(frozen=True)
@@ -157,6 +178,8 @@ class Place:
         with spent.part("evaluating"):
             if not score.client:
                 return self.tests[score.cluster].score(score.ensemble)
+            if score.again and not self.tune:
+                return self._kept_tests.of(score.client, score.cycle, self._test).score(score.ensemble)
             visit = self.world.visit(self.seed, score.client, score.cycle)
             ensemble = self._tuned(score, visit.train) if self.tune else score.ensemble
             return self.model.learner(visit.test.x, visit.test.y).score(ensemble)
@@ -164,6 +187,15 @@ class Place:
     def do(self, work: Work, spent: Stopwatch) -> Done | float:
         """Whatever is asked for."""
         return self.perform(work, spent) if isinstance(work, Job) else self.score(work, spent)
+
+    @cached_property
+    def _kept_tests(self) -> KeptTests:
+        return KeptTests()
+
+    def _test(self, client: ClientId, cycle: int) -> tuple[Learner, int]:
+        """A client's test data, and their size in bytes."""
+        test = self.world.visit(self.seed, client, cycle).test
+        return self.model.learner(test.x, test.y), test.x.nbytes + test.y.nbytes
 
     def _tuned(self, score: Score, train: Samples) -> Ensemble:
         """What a client uses that tunes what it drew on its own data."""

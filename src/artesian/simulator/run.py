@@ -230,7 +230,8 @@ class Simulation:
     def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
         late = self.coordinator.state.version - flight.task.base
         self._settle(lambda: self._send(client, flight, done, late))
-        if done.fit.trained and self._due(self.experiment.evaluate_every):
+        by_uploads = self.experiment.evaluate_every_rounds is None
+        if done.fit.trained and by_uploads and self._due(self.experiment.evaluate_every):
             self._evaluate()
         if self.progress:
             self.progress(Progress(self._done(), self._planned, self.evaluation.accuracy(), self._unit, self._score))
@@ -250,7 +251,7 @@ class Simulation:
 
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:
         """After any verb: new tasks begin, and whoever's upload was folded or answered is scored."""
-        version, turn = self.coordinator.state.version, self._turn()
+        version, turn, rounds = self.coordinator.state.version, self._turn(), self.coordinator.state.rounds
         with self.spent.part("folding"):
             replies = verb()
         folded = self.coordinator.state.version > version
@@ -261,6 +262,7 @@ class Simulation:
             self.evaluation.score(self.coordinator, self.notebooks, replies)
         if folded:
             self._tell_changes(turn)
+            self._evaluate_round(rounds)
 
     def _start(self, replies: list[Reply]) -> None:
         """Clients with a new task begin to train."""
@@ -311,9 +313,21 @@ class Simulation:
         if self.experiment.algorithm.flush_on_stop:
             self.coordinator.flush()
         self.evaluation.score(self.coordinator, self.notebooks, [])  # of a round that will not close any more
-        if not self._due(self.experiment.evaluate_every):
+        if not self._evaluated_now():
             self._evaluate()
         self.evaluation.enter(wait=True)
+
+    def _evaluated_now(self) -> bool:
+        """Whether nothing happened since the newest evaluation."""
+        if self.experiment.evaluate_every_rounds is None:
+            return self._due(self.experiment.evaluate_every)
+        return self.evaluation.evaluated == (self.totals.uploads, self.coordinator.state.rounds)
+
+    def _evaluate_round(self, before: int) -> None:
+        """Evaluate where that is due by rounds, of which there were so many before."""
+        every, rounds = self.experiment.evaluate_every_rounds, self.coordinator.state.rounds
+        if every and rounds // every > before // every and not self._evaluated_now():
+            self._evaluate()
 
     def _evaluate(self) -> None:
         uploads, now = self.totals.uploads, self.clock.now
