@@ -7,9 +7,10 @@ import pytest
 
 import artesian
 from artesian.algorithms import CDFL, ICFL, CASAPlus, FedAsync, FedBuff, ICFLAsync
-from artesian.config.experiments import build, load, simulate
+from artesian.config.experiments import build, load, simulate, tables_of
 from artesian.errors import SettingError
 from artesian.learners.arrays import Perceptron, SoftmaxRegression
+from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet, Habits
 from artesian.simulator.worlds import Rotated
 from artesian.testing import ToyModel, ToyWorld
@@ -150,11 +151,18 @@ def test_a_scale_that_an_experiment_does_not_have_is_refused(name) -> None:
 CASA_PRESETS = ("casa-cifar10", "casa-har", "casa-mnist")
 
 
+def of_casa(preset: str, name: str = "casa") -> Experiment:
+    """A preset with data that are always at hand."""
+    world = {"name": "label-groups", "data": "digits", "clients": 20}
+    tables = tables_of(preset, [f"algorithm.name={name}"])
+    return build({**tables, "world": world, "model": {"name": "softmax"}})
+
+
 @pytest.mark.parametrize("preset", CASA_PRESETS)
 def test_no_two_clients_of_a_casa_preset_finish_in_the_same_order_for_ever(preset) -> None:
     """With equal durations ties were broken by names, in every cycle alike."""
     names = [f"c{i:03d}" for i in range(20)]
-    habits = Habits(load(preset).fleet, names, seed=0)
+    habits = Habits(of_casa(preset).fleet, names, seed=0)
     ends = {name: [habits.finishes_at(name, number, 0.0) for number in range(3)] for name in names}
     orders = [sorted(names, key=lambda name, turn=turn: ends[name][turn]) for turn in range(3)]
     assert len({tuple(order) for order in [names, *orders]}) == 4
@@ -163,6 +171,6 @@ def test_no_two_clients_of_a_casa_preset_finish_in_the_same_order_for_ever(prese
 
 @pytest.mark.parametrize("preset", CASA_PRESETS)
 def test_fedasync_in_a_casa_preset_has_the_printed_hinge(preset) -> None:
-    algorithm = load(preset, ["algorithm.name=fedasync"]).algorithm
+    algorithm = of_casa(preset, name="fedasync").algorithm
     assert isinstance(algorithm, FedAsync)
     assert (algorithm.alpha, algorithm.staleness, algorithm.a, algorithm.b) == (0.3, "hinge", 1.0, 4.0)
