@@ -205,7 +205,7 @@ def test_counts_by_hand() -> None:
 
 
 def test_rotated_images_take_the_four_partitions() -> None:
-    here = Rotated(clusters=2, clients=4, partition="10:90")
+    here = Rotated(clusters=2, clients=4, partition="10:90", shuffled=False)
     assert here.held
     for client, first in (("c000", 0.1), ("c001", 0.1), ("c002", 0.9), ("c003", 0.9)):
         visit = here.visit(0, client, 0)
@@ -295,7 +295,7 @@ SMALL = {
 
 
 def test_sources_are_clusters_in_one_size_and_colour() -> None:
-    here = DigitWorld(("digits", "inverted:digits"), size=16, channels=3, **SMALL)
+    here = DigitWorld(("digits", "inverted:digits"), size=16, channels=3, shuffled=False, **SMALL)
     assert (here.shape, here.features, here.classes) == ((3, 16, 16), 768, 10)
     k0, k1 = here.tests(0).values()
     assert k0.x.shape == (20, 768) and k0.x.min() == 0 and k0.x.max() <= 1

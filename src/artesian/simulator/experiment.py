@@ -14,7 +14,8 @@ from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start, check_size
 from artesian.simulator.shifts import Shift, Shifted
-from artesian.simulator.worlds import World
+from artesian.simulator.worlds import Numbered, World
+from artesian.storage.older import settings_before
 
 NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
 COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
@@ -87,10 +88,13 @@ class Experiment:
 
     def resumed(self, recorded: Mapping[str, Any]) -> Self:
         """The same experiment, for a run that began with these settings and goes on."""
-        settings = recorded.get("algorithm", {})
-        if settings.get("name") != self.algorithm.name:
-            return self
-        return replace(self, algorithm=self.algorithm.resumed(settings))
+        settings, world = recorded.get("algorithm", {}), self.plain_world
+        parts: dict[str, Any] = {}
+        if settings.get("name") == self.algorithm.name:
+            parts["algorithm"] = self.algorithm.resumed(settings)
+        if isinstance(world, Numbered) and (before := settings_before(recorded)):
+            parts["world"] = replace(world, **before)  # type: ignore[type-var]
+        return replace(self, **parts)
 
     def _early(self) -> int:
         """How many clients are there from the start."""

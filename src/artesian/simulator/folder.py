@@ -21,6 +21,7 @@ from artesian.storage.blobs import Blobs
 from artesian.storage.codec import FORMAT, check_format, encode_arrays, from_tree, gather, scatter, to_json, to_tree
 from artesian.storage.files import lock_file, storage, write_file
 from artesian.storage.journal import Journal
+from artesian.storage.older import settings_before
 
 T = TypeVar("T")
 
@@ -59,7 +60,7 @@ class RunFolder:
         Seed and settings must be the same. A setting that is newer than the folder must have its default. Version, code
         and data may have changed since: that is a warning.
         """
-        recorded, here = read_json(path / "config.json"), json.loads(json.dumps(config))
+        recorded, here = recorded_in(path), json.loads(json.dumps(config))
         check_format(recorded.get("format", 0))
         for key, known in (("seed", None), ("experiment", json.loads(json.dumps(defaults or {})))):
             if difference := _difference(key, recorded.get(key), here[key], known):
@@ -160,6 +161,14 @@ def configuration(
         "seed": seed,
         "experiment": experiment,
     }
+
+
+def recorded_in(path: Path) -> dict[str, Any]:
+    """The configuration that a run was begun with; what is newer than the run is as it was then."""
+    recorded = read_json(path / "config.json")
+    if before := settings_before(recorded.get("experiment", {})):
+        recorded["experiment"]["world"] |= before
+    return recorded
 
 
 def read_json(path: Path) -> dict[str, Any]:

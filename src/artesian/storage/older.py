@@ -8,6 +8,7 @@ from typing import Any
 from artesian.core import Desk, Notebook, Receipt, Snapshot, Tree
 
 ESTIMATING = ("soft", "pick", "em", "match")  # recipes whose answers held a mixture before tasks said so
+IN_ORDER = ("rotated", "label-groups", "few-classes", "linear", "digit-world")  # worlds that were never shuffled
 NOTEBOOK = {"own", "mixture", "histogram", "origin", "directions"}  # its fields when it was the same for all recipes
 
 
@@ -21,6 +22,12 @@ def translated_notebook(notebook: Notebook) -> Notebook:
     if set(notebook) != NOTEBOOK:
         return notebook
     return {name: entry for name, entry in notebook.items() if entry is not None and not _empty(entry)}
+
+
+def settings_before(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a recorded world lacks since they are newer, as they were then: not as their default."""
+    world = experiment.get("world", {})
+    return {"shuffled": False} if world.get("name") in IN_ORDER and "shuffled" not in world else {}
 
 
 def _receipt(tree: Mapping[str, Tree]) -> Mapping[str, Tree]:

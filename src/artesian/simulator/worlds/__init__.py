@@ -6,7 +6,7 @@ from artesian.simulator.worlds.linear import Linear
 from artesian.simulator.worlds.natural import Natural
 from artesian.simulator.worlds.rotated import Rotated
 from artesian.simulator.worlds.synthetic import Synthetic
-from artesian.simulator.worlds.visit import Visit, World
+from artesian.simulator.worlds.visit import Numbered, Visit, World
 
 KINDS: tuple[type[World], ...] = (Rotated, LabelGroups, FewClasses, Natural, Synthetic, Linear, DigitWorld)
 WORLDS: dict[str, type[World]] = {kind.name: kind for kind in KINDS}
@@ -18,6 +18,7 @@ __all__ = [
     "LabelGroups",
     "Linear",
     "Natural",
+    "Numbered",
     "Rotated",
     "Synthetic",
     "Visit",

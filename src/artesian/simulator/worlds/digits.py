@@ -16,14 +16,14 @@ from artesian.data.image_arrays import flattened, resized, with_channels
 from artesian.errors import MissingData, check
 from artesian.execution.shared_memory import once
 from artesian.simulator.worlds.mixing import ClusterSamples, drawn, main_shares, nearest_counts
-from artesian.simulator.worlds.visit import Visit, World, check_room, numbered
+from artesian.simulator.worlds.visit import Numbered, Visit, check_room
 
 PAPER = ("mnist", "usps", "svhn")  # the paper's third source, CCPD, has a licence of its own: any other is a surrogate
 INVERTED = "inverted:"
 
 
 @dataclass(frozen=True)
-class DigitWorld(World):
+class DigitWorld(Numbered):
     """Digits of three kinds with CDFL's clients: cluster i holds the images of source i, in one size and colouring.
 
     A source is a data set, several joined by +, or `inverted:` and a set, whose images are made negative. Images are
@@ -45,6 +45,7 @@ class DigitWorld(World):
     proxy_images: int = 500  # per source, the server's
     test_images: int = 1000  # per source, for evaluation
     client_test_samples: int = 500
+    shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
@@ -79,10 +80,6 @@ class DigitWorld(World):
         return [path for name in dict.fromkeys(names) for path in files_of(name)]
 
     @property
-    def names(self) -> Sequence[ClientId]:
-        return numbered(self.clients)
-
-    @property
     def shape(self) -> tuple[int, int, int]:
         return self.channels, self.size, self.size
 
@@ -106,9 +103,10 @@ class DigitWorld(World):
         return {f"k{i}": part.samples(part.test) for i, part in enumerate(self._parts(seed))}
 
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        rng = generator(seed, "visit", client, 0 if self.held else cycle)
+        place = self.place(seed, client)
+        rng = generator(seed, "visit", place, 0 if self.held else cycle)
         samples, kinds = int(rng.integers(self.samples_min, self.samples_max, endpoint=True)), len(self.sources)
-        shares = main_shares(rng, int(client[1:]) % kinds, kinds, self.main_share_min, self.main_share_max)
+        shares = main_shares(rng, int(place[1:]) % kinds, kinds, self.main_share_min, self.main_share_max)
         return drawn(rng, self._parts(seed), nearest_counts(shares, samples), self.client_test_samples)
 
     def _parts(self, seed: int) -> Sequence[ClusterSamples]:

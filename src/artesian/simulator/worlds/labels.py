@@ -17,11 +17,11 @@ from artesian.data.image_arrays import shape_of
 from artesian.errors import SettingError, check
 from artesian.simulator.worlds.dealing import Deal, Rows, Stock, dealt, stock, topped_up
 from artesian.simulator.worlds.mixing import nearest_counts
-from artesian.simulator.worlds.visit import Visit, World, numbered
+from artesian.simulator.worlds.visit import Numbered, Visit
 
 
 @dataclass(frozen=True)
-class LabelGroups(World):
+class LabelGroups(Numbered):
     """Clients in groups, each group with labels of its own, divided inside by a Dirichlet draw for each label.
 
     The true group of a client is that of its labels. Nothing changes with the cycle. A client that was dealt fewer
@@ -41,6 +41,7 @@ class LabelGroups(World):
     samples_per_client: int | None = None  # at most, to keep runs short
     proxy_images: int = 10  # of each label, the server's
     test_images: int = 30  # of each label, for evaluation
+    shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
@@ -70,10 +71,6 @@ class LabelGroups(World):
         return files_of(self.data)
 
     @property
-    def names(self) -> Sequence[ClientId]:
-        return numbered(self.clients)
-
-    @property
     def features(self) -> int:
         return prod(self.shape)
 
@@ -92,7 +89,7 @@ class LabelGroups(World):
         return _by_groups(self, seed).tests()
 
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        return _by_groups(self, seed).visit(client)
+        return _by_groups(self, seed).visit(self.place(seed, client))
 
     @property
     def _sizes(self) -> np.ndarray:
@@ -102,12 +99,12 @@ class LabelGroups(World):
 
 
 @dataclass(frozen=True)
-class FewClasses(World):
+class FewClasses(Numbered):
     """Every client has a few labels, and sizes follow a power law.
 
-    Client i has the labels i, i+1, ... (modulo all labels), so that label sets repeat: those with the same set are one
-    true group. Every client first has `samples_min` samples, spread evenly over its labels; what is left of a label is
-    divided over its clients in proportion to a lognormal draw for each client. Nothing changes with the cycle.
+    The client in place i has the labels i, i+1, ... (modulo all labels), so that label sets repeat: those with the same
+    set are one true group. Every client first has `samples_min` samples, spread evenly over its labels; the rest of a
+    label is divided over its clients in proportion to a lognormal draw for each client. Nothing changes with the cycle.
     """
 
     name: ClassVar[str] = "few-classes"
@@ -121,6 +118,7 @@ class FewClasses(World):
     samples_per_client: int | None = None
     proxy_images: int = 10  # of each label, the server's
     test_images: int = 30  # of each label, for evaluation
+    shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
 
     def __post_init__(self) -> None:
         check(
@@ -137,10 +135,6 @@ class FewClasses(World):
 
     def files(self) -> Sequence[Path]:
         return files_of(self.data)
-
-    @property
-    def names(self) -> Sequence[ClientId]:
-        return numbered(self.clients)
 
     @property
     def features(self) -> int:
@@ -161,7 +155,7 @@ class FewClasses(World):
         return _by_few_classes(self, seed).tests()
 
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        return _by_few_classes(self, seed).visit(client)
+        return _by_few_classes(self, seed).visit(self.place(seed, client))
 
 
 def held_rules(test_share: float, samples_min: int, samples_per_client: int | None) -> dict[str, bool]:

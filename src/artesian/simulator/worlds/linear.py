@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -12,11 +12,11 @@ from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples
 from artesian.errors import check
 from artesian.simulator.worlds.mixing import fixed_shares, floor_counts, mixture_of, nearest_counts, partition_rule
-from artesian.simulator.worlds.visit import Visit, World, numbered
+from artesian.simulator.worlds.visit import Numbered, Visit
 
 
 @dataclass(frozen=True)
-class Linear(World):
+class Linear(Numbered):
     """y = <x, theta_s> + noise, x and noise standard normal, theta_s normal with a variance for each cluster s.
 
     A client's samples divide over the clusters by its partition: floors, and the rest to the last cluster. Nothing
@@ -38,6 +38,7 @@ class Linear(World):
     client_test_samples: int = 100
     proxy_samples: int = 200  # per cluster, the server's
     test_samples: int = 1000  # per cluster, for evaluation
+    shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
 
     def __post_init__(self) -> None:
         check(
@@ -57,10 +58,6 @@ class Linear(World):
             },
         )
 
-    @property
-    def names(self) -> Sequence[ClientId]:
-        return numbered(self.clients)
-
     def thetas(self, seed: int) -> np.ndarray:
         """The true models, clusters x features."""
         found = generator(seed, "thetas").normal(0, self.variance**0.5, (self.clusters, self.features))
@@ -75,9 +72,10 @@ class Linear(World):
         return self._sets(seed, "test", self.test_samples)
 
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        rng = generator(seed, "visit", client)
+        place = self.place(seed, client)
+        rng = generator(seed, "visit", place)
         samples = int(rng.integers(self.samples_min, self.samples_max, endpoint=True))
-        shares = fixed_shares(self.partition, rng, int(client[1:]), self.clients, self.clusters)
+        shares = fixed_shares(self.partition, rng, int(place[1:]), self.clients, self.clusters)
         counts = floor_counts(shares, samples)
         tested = nearest_counts(counts / samples, self.client_test_samples)
         return Visit(self._draw(seed, rng, counts), self._draw(seed, rng, tested), mixture_of(counts))

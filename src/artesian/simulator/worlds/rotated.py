@@ -27,11 +27,11 @@ from artesian.simulator.worlds.mixing import (
     nearest_counts,
     partition_rule,
 )
-from artesian.simulator.worlds.visit import Visit, World, check_room, numbered
+from artesian.simulator.worlds.visit import Numbered, Visit, check_room
 
 
 @dataclass(frozen=True)
-class Rotated(World):
+class Rotated(Numbered):
     """Rotated images with CDFL's clients: cluster i holds all images turned by i * 360/K degrees.
 
     Images are split once into three disjoint parts: proxy (the server's), evaluation, and training. Of a set with a
@@ -53,6 +53,7 @@ class Rotated(World):
     test_images: int = 500  # per cluster, for evaluation
     client_test_samples: int = 200  # drawn from those with the client's mixture
     partition: Partition = "main"  # or FedSoft's "10:90", "30:70", "linear", "random"
+    shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
 
     def __post_init__(self) -> None:
         check(
@@ -82,10 +83,6 @@ class Rotated(World):
         return files_of(self.data)
 
     @property
-    def names(self) -> Sequence[ClientId]:
-        return numbered(self.clients)
-
-    @property
     def features(self) -> int:
         return prod(self.shape)
 
@@ -105,9 +102,10 @@ class Rotated(World):
         return {f"k{i}": part.samples(part.test) for i, part in enumerate(self._parts(seed))}
 
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        rng = generator(seed, "visit", client, 0 if self.held else cycle)
+        place = self.place(seed, client)
+        rng = generator(seed, "visit", place, 0 if self.held else cycle)
         samples = int(rng.integers(self.samples_min, self.samples_max, endpoint=True))
-        return drawn(rng, self._parts(seed), self._counts(rng, int(client[1:]), samples), self.client_test_samples)
+        return drawn(rng, self._parts(seed), self._counts(rng, int(place[1:]), samples), self.client_test_samples)
 
     def _counts(self, rng: np.random.Generator, number: int, samples: int) -> np.ndarray:
         if self.partition == "main":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Mixture, described
+from artesian.core import ClientId, ClusterId, Mixture, described, generator
 from artesian.data.datasets import Samples
 from artesian.errors import SettingError
 
@@ -94,6 +95,33 @@ class World(Protocol):
     def describe(self) -> dict[str, Any]:
         """Name and settings, for the record of a run."""
         return described(self, self.name)
+
+
+class Numbered(World):
+    """A world whose clients are c000, c001 and so on, where the place of a client decides its group.
+
+    The first places have one group, the next another, or groups take turns. Were places those of the clients' numbers,
+    clients that finish at the same moment would upload group by group: so `shuffled` draws them by the seed.
+    """
+
+    clients: int
+    shuffled: bool
+
+    @property
+    def names(self) -> Sequence[ClientId]:
+        return numbered(self.clients)
+
+    def place(self, seed: int, client: ClientId) -> ClientId:
+        """Whose data this client has in a world that is not shuffled: its own, or another's, drawn by the seed."""
+        return _shuffled(self.clients, seed)[client] if self.shuffled else client
+
+
+@lru_cache(maxsize=8)
+def _shuffled(clients: int, seed: int) -> dict[ClientId, ClientId]:
+    """Everybody's place: a permutation of the clients."""
+    names = numbered(clients)
+    order = generator(seed, "places").permutation(clients).tolist()
+    return {client: names[place] for client, place in zip(names, order, strict=True)}
 
 
 def check_room(what: str, wanted: int, found: int, unit: str = "images") -> None:
