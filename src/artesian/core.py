@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from math import cos, pi
 from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
@@ -26,6 +26,7 @@ Mixture = Mapping[ClusterId, float]  # {"k2": 1.0} is hard, {"k0": 0.3, "k1": 0.
 Evidence = Mapping[str, float]  # small named numbers that measuring found
 Tree = Any  # arrays and JSON values, nested in dicts and lists
 Notebook = Mapping[str, Tree]  # what a client keeps between tasks: its recipes write in it and read from it
+OptimizerState = Mapping[str, Tree]  # what an optimiser remembers between steps, by name: arrays and numbers
 Ensemble = Sequence[tuple[float, Params]]  # models whose predictions are averaged with these weights
 Pull = tuple[float, Params]  # (c, anchor): adds c/2 ||w - anchor||^2 to the loss
 Buffers = Literal["average", "server"]  # what a fold does with BatchNorm statistics
@@ -201,6 +202,7 @@ class Plan:
     decay: float = 0.0  # weight decay, added to the gradient
     schedule: Literal["constant", "linear", "cosine"] = "constant"  # of the rate, epoch by epoch, down towards 0
     cooling: float = 1.0  # what the rate is multiplied by from one training of a client to the next
+    keep_optimizer_state: bool = False  # does an optimiser go on from where the client's last training left it?
 
     def __post_init__(self) -> None:
         rules = {
@@ -211,6 +213,7 @@ class Plan:
             "decay is at least 0": self.decay >= 0,
             "schedule is constant, linear or cosine": self.schedule in ("constant", "linear", "cosine"),
             "cooling is in (0, 1]": 0 < self.cooling <= 1,
+            "keep_optimizer_state is true or false": isinstance(self.keep_optimizer_state, bool),
         }
         check(self, rules)
 
@@ -227,6 +230,12 @@ class Plan:
         """The learning rate in this epoch, counted from 0."""
         passed = epoch / self.epochs
         return self.rate * {"constant": 1.0, "linear": 1 - passed, "cosine": (1 + cos(pi * passed)) / 2}[self.schedule]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its fields by name. A flag that is not set is left out: plans from before there was one read the same."""
+        told = asdict(self)
+        return told if self.keep_optimizer_state else {k: v for k, v in told.items() if k != "keep_optimizer_state"}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -291,6 +300,18 @@ class Batched(Protocol):
 
     def batches(self, size: int) -> int:
         """How many steps an epoch takes whose batches have this size."""
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """A learner whose optimiser can go on from an earlier training; `keep_optimizer_state` asks for this."""
+
+    def train_on(self, params: Params, kept: OptimizerState, **how: Any) -> tuple[Params, OptimizerState]:
+        """`train`, with the same options, by an optimiser in this state; what it trained, and the state afterwards.
+
+        An empty state is a fresh optimiser. One of another optimiser or another model is not used, with a warning.
+        """
         ...
 
 

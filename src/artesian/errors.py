@@ -39,8 +39,8 @@ ArtesianError
     ├── NotFinite             NaN or Inf in a model, a mixture or a measurement
     └── BadMixture            a mixture with an unknown cluster or a share outside [0, 1]
 
-Warnings: FellBack, where an option that does not work here was left out, and ChangedSince, where something has changed
-since a run began.
+Warnings: FellBack, where an option that does not work here was left out; ChangedSince, where something has changed
+since a run began; StartedAfresh, where a client's optimiser could not go on from what was kept of it.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ def _sentence(text: str) -> str:
 
 class FellBack(UserWarning):
     """An option that does not work here was left out; the run goes on without it."""
+
+
+class StartedAfresh(UserWarning):
+    """The state that a client kept of an optimiser does not fit this training, which begins without it."""
 
 
 class ChangedSince(UserWarning):

@@ -64,10 +64,12 @@ class Wire(httpx.BaseTransport):
 class Home:
     """A server, a wire to it, and a client's home."""
 
-    def __init__(self, folder: Path, algorithm=None) -> None:
-        self.folder = folder
-        proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
-        served = Federation(MODEL, algorithm or CDFL(), proxies, [MODEL.start(0), MODEL.start(1)])
+    def __init__(self, folder: Path, algorithm=None, model=MODEL, **options) -> None:
+        self.folder, self.model = folder, model
+        proxies = {k: model.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
+        self.federation = served = Federation(
+            model, algorithm or CDFL(), proxies, [model.start(0), model.start(1)], **options
+        )
         self.store = Store(folder / "store", served.identity)
         self.service = Service.open(served, self.store)
         self.tokens = Tokens(folder / "store" / "tokens.json")
@@ -89,4 +91,4 @@ class Home:
 
     def learner(self, name: str = "c0", cycle: int = 0):
         visit = WORLD.visit(0, name, cycle)
-        return MODEL.learner(visit.train.x, visit.train.y)
+        return self.model.learner(visit.train.x, visit.train.y)

@@ -14,6 +14,8 @@ from artesian.client.session import Session
 from artesian.client.transport import Transport
 from artesian.core import Plan, Recipe, Upload, derive
 from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
+from artesian.learners.arrays import LinearRegression
+from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.train import TRAIN
 from artesian.server.messages import encode_task
 
@@ -95,6 +97,25 @@ def test_killed_anywhere_nothing_is_counted_or_trained_twice(tmp_path, monkeypat
     steps = MODEL.layout.unpack(own)["steps"]
     assert steps == 2**53 + 1 + 2  # two trainings count, whatever was lost
     home.close()
+
+
+KEPT = Plan("adam", 0.1, epochs=2, keep_optimizer_state=True)
+
+
+def test_an_optimiser_goes_on_after_a_restart_to_the_bits_of_a_simulation(tmp_path) -> None:
+    home = Home(tmp_path, FedAsync(), LinearRegression(3), plan=KEPT)
+    for _ in range(3):
+        home.session().refresh(home.learner(), tune=1)
+    (state,) = home.session()._notebook()["optimizers"]["states"]["train"]
+    assert state["steps"] == 6  # one batch an epoch; tuning counts for nothing
+    served = home.service.coordinator.digest()
+    home.close()
+    simulated, book = home.federation.begin(), {}
+    (reply,) = simulated.join("c0", home.learner().samples)
+    for _ in range(3):
+        fit = follow(TRAIN, home.model.layout, "c0", reply.task, home.learner(), book)
+        book, (reply,) = fit.notebook, simulated.receive(fit.upload)
+    assert simulated.digest() == served
 
 
 def counted(seen: list, train):

@@ -6,15 +6,17 @@ import functools
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from artesian.core import Plan
-from artesian.errors import BadData, LayoutError, SettingError, WrongShape
-from artesian.learners.arrays import SoftmaxRegression
+from artesian.errors import BadData, LayoutError, SettingError, StartedAfresh, WrongShape
+from artesian.learners.arrays import LinearRegression, SoftmaxRegression
 from artesian.params import seal
+from artesian.storage.codec import decode, encode
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
@@ -195,6 +197,72 @@ def test_it_agrees_with_the_numpy_learner(plan: Plan) -> None:
     np.testing.assert_allclose(mine.losses(found), other.losses(expected), rtol=1e-4)
     pair = [(0.3, expected), (0.7, start)]
     assert mine.score([(w, turned(p)) for w, p in pair]) == other.score(pair)
+
+
+@pytest.mark.parametrize("plan", [Plan(rate=0.1, momentum=0.5, decay=0.1), Plan("adam", 0.1, decay=0.1), Plan()])
+@pytest.mark.parametrize("fused", [True, False])
+def test_two_trainings_of_one_step_with_a_kept_state_are_one_of_two(plan: Plan, fused: bool, monkeypatch) -> None:
+    if not fused:
+        monkeypatch.delattr(torch, "_fused_adam_")
+    learner = LINE.learner(np.array([[2.0]], np.float32), np.array([6.0], np.float32))
+    numpy = LinearRegression(1, bias=False).learner(np.array([[2.0]], np.float32), np.array([6.0], np.float32))
+    once, state = learner.train_on(vector(1), {}, seed=0, plan=plan)
+    twice, after = learner.train_on(once, state, seed=0, plan=plan)
+    assert twice.tobytes() == learner.train(vector(1), seed=0, plan=replace(plan, epochs=2)).tobytes()
+    expected, theirs = numpy.train_on(*numpy.train_on(vector(1), {}, seed=0, plan=plan), seed=0, plan=plan)
+    np.testing.assert_allclose(twice, expected, rtol=1e-6)
+    assert after.keys() == theirs.keys()
+    for name, value in theirs.items():
+        np.testing.assert_allclose(after[name], value, rtol=1e-5)
+
+
+OWN_OPTIMISERS = {
+    "adamw": functools.partial(torch.optim.AdamW, lr=0.05),
+    "sgd": functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "plain": functools.partial(torch.optim.SGD, lr=0.05),
+    "rmsprop": functools.partial(torch.optim.RMSprop, lr=0.05),
+}
+
+
+@pytest.mark.parametrize("name", OWN_OPTIMISERS)
+def test_an_optimiser_of_the_clients_own_goes_on_too(name: str) -> None:
+    learner = LINE.learner(np.array([[2.0]], np.float32), np.array([6.0], np.float32))
+    learner.optimizer = OWN_OPTIMISERS[name]
+    once, state = learner.train_on(vector(1), {}, seed=0, plan=Plan())
+    stored = decode("notebook", encode("notebook", state), dict)
+    twice, _ = learner.train_on(once, stored, seed=0, plan=Plan())
+    assert twice.tobytes() == learner.train(vector(1), seed=0, plan=Plan(epochs=2)).tobytes()
+
+
+def test_a_state_that_does_not_fit_is_not_used() -> None:
+    learner = NOISY.learner(*points())
+    learner.optimizer = OWN_OPTIMISERS["adamw"]
+    wanted, state = learner.train_on(NOISY.start(0), {}, seed=0, plan=Plan())
+    shorter = {name: value[:-1] if np.ndim(value) else value for name, value in state.items()}
+    other = {**state, "optimizer": "torch.optim.adam:Adam"}
+    for kept in (shorter, other, {"velocity": np.zeros(3, np.float32)}):
+        with pytest.warns(StartedAfresh, match="the optimiser starts afresh"):
+            found, _ = learner.train_on(NOISY.start(0), kept, seed=0, plan=Plan())
+        assert found.tobytes() == wanted.tobytes()
+
+
+class Hoarder(torch.optim.SGD):
+    """Keeps a list, which is no array."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state[self.param_groups[0]["params"][0]]["seen"] = []
+
+
+def test_a_state_that_is_not_made_of_arrays_and_numbers_cannot_be_kept() -> None:
+    learner = NOISY.learner(*points())
+    learner.optimizer = Hoarder
+    assert learner.train(NOISY.start(0), seed=0, plan=Plan()) is not None  # nothing is kept of it
+    with pytest.raises(SettingError, match=r"The state of this optimiser cannot be kept: its seen is a list\."):
+        learner.train_on(NOISY.start(0), {}, seed=0, plan=Plan())
+    learner.optimizer = lambda params: params
+    with pytest.raises(SettingError, match="not a torch optimiser"):
+        learner.train(NOISY.start(0), seed=0, plan=Plan())
 
 
 def test_all_samples_are_looked_at_whatever_the_batches(monkeypatch) -> None:

@@ -13,7 +13,7 @@ import typer
 
 import artesian
 from artesian.cli.console import err, out
-from artesian.errors import ArtesianError, ChangedSince, FellBack
+from artesian.errors import ArtesianError, ChangedSince, FellBack, StartedAfresh
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """A sentence of ours without the place it comes from; others as Python shows them."""
-    if issubclass(category, (ChangedSince, FellBack)):
+    if issubclass(category, (ChangedSince, FellBack, StartedAfresh)):
         err.print(f"warning: {message}", style="yellow", markup=False, highlight=False)
     else:
         _python_shows(message, category, *where, **more)

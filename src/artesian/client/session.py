@@ -37,6 +37,7 @@ from artesian.errors import (
 )
 from artesian.params import Layout, Params
 from artesian.recipes import by_name, recipe
+from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.storage.codec import FORMAT, check_format, decode, encode
 from artesian.storage.files import storage, write_file
@@ -133,7 +134,7 @@ class Session:
             else:
                 begun = spool is not None
                 if spool is None:
-                    fit = self._recipe(task).fit(self.layout, self.client, task, learner, self._notebook())
+                    fit = follow(self._recipe(task), self.layout, self.client, task, learner, self._notebook())
                     spool = self._save(Spool(fit.upload, fit.notebook))
                 answer = self._send(spool, begun)
             if not _estimated(spool.upload):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from math import isfinite
 from typing import Any, Self
 
@@ -69,7 +69,7 @@ class Coordinator:
         self.algorithm = algorithm
         self.pace = pace or algorithm.pace()
         self.proxies = dict(proxies or {})
-        self.plan = asdict(plan) if plan is not None else {}
+        self.plan = plan.settings if plan is not None else {}
         self.clip = clip  # the longest change an upload may bring: longer ones are shortened to it
         self.publish_after = publish_after  # how many clients must have changed a cluster before tasks show it
         self.record = record or _ignore

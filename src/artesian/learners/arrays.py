@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from artesian.core import Ensemble, Model, Plan, Pull, generator
+from artesian.core import Ensemble, Model, OptimizerState, Plan, Pull, generator
 from artesian.errors import BadData
+from artesian.learners.optimizer_states import closing_state, opening_state
 from artesian.params import Layout, Params, seal
 
 Arrays = dict[str, np.ndarray]
@@ -191,10 +192,15 @@ class ArrayLearner:
         output = sum(weight * self._predict(params) for weight, params in ensemble)
         return self.model.score(np.asarray(output), self.y)
 
+    def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
+        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""
+        return self.train_on(params, {}, seed=seed, plan=plan, **how)[0]
+
     @QUIET
-    def train(
+    def train_on(
         self,
         params: Params,
+        kept: OptimizerState,
         *,
         seed: int,
         plan: Plan,
@@ -202,12 +208,13 @@ class ArrayLearner:
         weights: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         correction: Params | None = None,
-    ) -> Params:
+    ) -> tuple[Params, OptimizerState]:
         layout, rng = self.model.layout, generator(seed, "train")
         own = np.array(params, np.float32)
         gradient = np.zeros_like(own)
         arrays, slots = layout.view(own), layout.view(gradient)
-        step = _optimizer(plan, own.size)
+        state = opening_state(plan, own.size, kept)
+        step = _optimizer(plan, state)
         weights = np.ones(self.samples, np.float32) if weights is None else weights.astype(np.float32)
         for epoch in range(plan.epochs):
             rate = np.float32(plan.rate_in(epoch))
@@ -222,7 +229,7 @@ class ArrayLearner:
                 if plan.decay:
                     gradient += np.float32(plan.decay) * own
                 own -= step(gradient, rate) if mask is None else np.where(mask, step(gradient, rate), 0)
-        return seal(own)
+        return seal(own), closing_state(state)
 
     def _predict(self, params: Params) -> np.ndarray:
         return self.model.predict(self.model.layout.view(params), self.x)
@@ -291,15 +298,15 @@ def _backward(out: Arrays, name: str, inputs: np.ndarray, error: np.ndarray, bia
         error.sum(axis=0, out=out[f"{name}.bias"])
 
 
-def _optimizer(plan: Plan, size: int) -> Callable[[np.ndarray, np.float32], np.ndarray]:
-    """A function from gradient and rate to step, with a state of its own."""
+def _optimizer(plan: Plan, state: dict[str, Any]) -> Callable[[np.ndarray, np.float32], np.ndarray]:
+    """A function from gradient and rate to step; it changes the state."""
     if plan.optimizer == "adam":
-        return _adam(size)
-    velocity = np.zeros(size if plan.momentum else 0, np.float32)
+        return _adam(state)
+    if not plan.momentum:
+        return lambda gradient, rate: rate * gradient
+    velocity = state["velocity"]
 
     def step(gradient: np.ndarray, rate: np.float32) -> np.ndarray:
-        if not plan.momentum:
-            return rate * gradient
         np.multiply(velocity, np.float32(plan.momentum), out=velocity)
         np.add(velocity, gradient, out=velocity)
         return rate * velocity
@@ -307,13 +314,11 @@ def _optimizer(plan: Plan, size: int) -> Callable[[np.ndarray, np.float32], np.n
     return step
 
 
-def _adam(size: int) -> Callable[[np.ndarray, np.float32], np.ndarray]:
-    first, second = np.zeros(size, np.float32), np.zeros(size, np.float32)
-    steps = 0
+def _adam(state: dict[str, Any]) -> Callable[[np.ndarray, np.float32], np.ndarray]:
+    first, second = state["first"], state["second"]
 
     def step(gradient: np.ndarray, rate: np.float32) -> np.ndarray:
-        nonlocal steps
-        steps += 1
+        steps = state["steps"] = state["steps"] + 1
         first[:] = np.float32(0.9) * first + np.float32(0.1) * gradient
         second[:] = np.float32(0.999) * second + np.float32(0.001) * np.square(gradient)
         scale = np.sqrt(second / np.float32(1 - 0.999**steps)) + np.float32(1e-8)

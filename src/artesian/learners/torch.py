@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from artesian.core import Ensemble, Model, Plan, Pull, derive, generator
+from artesian.core import Ensemble, Model, OptimizerState, Plan, Pull, derive, generator
 from artesian.errors import BadData, LayoutError, MissingExtra, SettingError, WrongShape
 from artesian.params import Layout, Params, Share, seal
 
@@ -32,10 +32,9 @@ from torch.nn import functional
 from artesian.learners.batches import Flowing, Resident, Shaping, Source, label_counts, source_over, split, unordered
 from artesian.learners.flat_modules import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.forward import PRECISIONS, Passes, Precision, sound
-from artesian.learners.optimizers import stepper
+from artesian.learners.optimizers import Optimizer, Stepper, chosen, stepper
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> one number per sample
-Optimizer = Any  # a torch.optim.Optimizer; the type itself would take a second to import
 DEVICES = ("auto", "cpu", "cuda", "mps")
 TASKS = ("classification", "regression")
 ROOM = 2 << 30  # bytes of a dataset that are held in memory
@@ -250,9 +249,21 @@ class TorchLearner:
             return -float(_squares(output, target).double().mean())
         return float((output.argmax(dim=1) == target).double().mean())
 
-    def train(
+    def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
+        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""
+        return self._trained(params, {}, seed=seed, plan=plan, **how)[0]
+
+    def train_on(
+        self, params: Params, kept: OptimizerState, *, seed: int, plan: Plan, **how: Any
+    ) -> tuple[Params, OptimizerState]:
+        """`train`, by an optimiser in this state; see `Resumable.train_on`."""
+        result, optimizer = self._trained(params, kept, seed=seed, plan=plan, **how)
+        return result, kept if optimizer is None else optimizer.state()
+
+    def _trained(
         self,
         params: Params,
+        kept: OptimizerState,
         *,
         seed: int,
         plan: Plan,
@@ -260,24 +271,26 @@ class TorchLearner:
         weights: np.ndarray | None = None,
         mask: np.ndarray | None = None,
         correction: Params | None = None,
-    ) -> Params:
-        """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""
+    ) -> tuple[Params, Stepper | None]:
+        """What training gives, and the optimiser that did it; none where there are no samples."""
         self._check(params, pulls, weights, mask, correction)
         if not self.samples:
-            return seal(np.array(params, np.float32))
+            return seal(np.array(params, np.float32)), None
         with self.model.pool.borrow() as instance:
             instance.load(params, self.home)
             with torch.inference_mode(False), torch.enable_grad(), self._noise(derive(seed, "noise")):
-                self._fit(instance, seed, plan, pulls, weights, mask, correction)
+                optimizer = self._optimizer(plan, instance, kept)
+                self._fit(instance, optimizer.step, seed, plan, pulls, weights, mask, correction)
             self.home = instance.home or self.home
             result = instance.store()
         if mask is not None:
             result[~mask] = params[~mask]
-        return seal(result)
+        return seal(result), optimizer
 
     def _fit(
         self,
         instance: Instance,
+        step: Callable[[float], Any],
         seed: int,
         plan: Plan,
         pulls: Sequence[Pull],
@@ -287,7 +300,6 @@ class TorchLearner:
     ) -> None:
         rng, shared = generator(seed, "train"), instance.shared
         own, gradient = instance.weights[shared], instance.gradient[shared]
-        step = self._stepping(plan, instance)
         anchors = [(float(c), torch.tensor(anchor[shared], device=own.device)) for c, anchor in pulls]
         free = None if mask is None else torch.tensor(mask[shared], device=own.device)
         added = None if correction is None else torch.tensor(correction[shared], device=own.device)
@@ -305,18 +317,11 @@ class TorchLearner:
                 if free is not None:
                     own.copy_(torch.where(free, own, begin))
 
-    def _stepping(self, plan: Plan, instance: Instance) -> Callable[[float], Any]:
-        """What takes one step at a rate: the plan's optimiser; or the client's own, whose rate is its own business."""
+    def _optimizer(self, plan: Plan, instance: Instance, kept: OptimizerState) -> Stepper:
+        """The plan's optimiser, or the client's own."""
         if self.optimizer is None:
-            return stepper(plan, instance.weights, instance.gradient)
-        instance.weights.grad = instance.gradient
-        made = self.optimizer([instance.weights])
-        if not callable(step := getattr(made, "step", None)):
-            raise SettingError(
-                f"optimizer returned a {type(made).__name__}, not a torch optimiser",
-                "Pass a function from parameters to an optimiser",
-            )
-        return lambda _: step()
+            return stepper(plan, instance.weights, instance.gradient, kept)
+        return chosen(self.optimizer, instance.weights, instance.gradient, kept)
 
     def _mean(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor, weights: np.ndarray | None) -> torch.Tensor:
         each = self._each(self.model.passes.learn(module, x), y)

@@ -17,7 +17,8 @@ except ModuleNotFoundError:
 from torch import nn
 
 from artesian.learners.flat_modules import tensors_of
-from artesian.learners.torch import Loss, Optimizer, TorchLearner, TorchModel
+from artesian.learners.optimizers import Optimizer
+from artesian.learners.torch import Loss, TorchLearner, TorchModel
 from artesian.params import Layout
 
 

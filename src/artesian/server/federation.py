@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -50,7 +50,7 @@ class Federation:
     @property
     def settings(self) -> dict[str, Any]:
         """What may change from one start of the server to the next."""
-        return hyper_parameters(self.algorithm, asdict(self.plan), self.clip, self.publish_after)
+        return hyper_parameters(self.algorithm, self.plan.settings, self.clip, self.publish_after)
 
     def resumed(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with which a store goes on that recorded these: what follows from the run stays as it was."""

@@ -58,7 +58,13 @@ class Experiment:
         }
         check(self, rules)
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
-        check(plan, {"momentum has an effect only with optimizer = sgd": not plan.momentum or plan.optimizer == "sgd"})
+        remembers = plan.optimizer == "adam" or plan.momentum > 0
+        rules = {
+            "momentum has an effect only with optimizer = sgd": not plan.momentum or plan.optimizer == "sgd",
+            "keep_optimizer_state has an effect only with optimizer = adam or momentum": remembers
+            or not plan.keep_optimizer_state,
+        }
+        check(plan, rules)
         if not isinstance(self.world, World):
             raise ValueError(f"{type(self.world).__name__} is not a world: let its class inherit artesian.World")
         if Model not in type(self.model).__mro__:
@@ -135,7 +141,7 @@ class Experiment:
         }
         tables = {
             "fleet": asdict(self.fleet),
-            "training": asdict(self.training),
+            "training": self.training.settings,
             "start": asdict(self.start),
             "shift": asdict(self.shift),
         }

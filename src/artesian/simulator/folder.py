@@ -197,6 +197,6 @@ def _difference(key: str, then: Any, now: Any, defaults: Any) -> tuple[str, Any,
     for name in dict.fromkeys([*then, *now]):
         default = known.get(name)
         before = then[name] if name in then else ({} if isinstance(now[name], dict) else default)
-        if found := _difference(f"{key}.{name}", before, now.get(name), default):
+        if found := _difference(f"{key}.{name}", before, now.get(name, default), default):
             return found
     return None

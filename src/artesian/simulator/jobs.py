@@ -31,6 +31,7 @@ from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, ta
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
 from artesian.recipes import recipe
+from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
@@ -162,9 +163,8 @@ class Place:
         with spent.part("training"):
             visit = self.world.visit(self.seed, job.client, job.cycle)
             learner = self.model.learner(visit.train.x, visit.train.y)
-            fit = recipe(job.task.recipe, self.recipes).fit(
-                self.model.layout, job.client, job.task, learner, job.notebook
-            )
+            known = recipe(job.task.recipe, self.recipes)
+            fit = follow(known, self.model.layout, job.client, job.task, learner, job.notebook)
         if not fit.trained:
             return Done(fit, None, visit.mixture)
         with spent.part("evaluating"):

@@ -31,6 +31,7 @@ from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds
 from artesian.params import Layout, Params, seal
 from artesian.recipes import recipe
+from artesian.recipes.kept_optimizers import follow
 from artesian.simulator.worlds import Visit, World
 from artesian.storage.codec import decode, encode
 
@@ -177,7 +178,7 @@ class ToyFederation:
         visit = self.world.visit(0, client, task.number)
         learner = self.model.learner(visit.train.x, visit.train.y)
         book = self.notebooks.get(client, {})
-        fit = recipe(task.recipe).fit(self.model.layout, client, task, learner, book)
+        fit = follow(recipe(task.recipe), self.model.layout, client, task, learner, book)
         self.notebooks[client] = fit.notebook
         return fit.upload
 
