@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from artesian import CDFL, IFCA, Experiment, FedAvg, Fleet, Shift, load
+from artesian.algorithms import CFL, FedEM, FedGroup, Local
+from artesian.core import Cluster, Member, State
 from artesian.errors import SettingError
+from artesian.params import Layout
 from artesian.simulator.client_scores import ClientScores, Digests
+from artesian.simulator.evaluation import discrepancy
 from artesian.simulator.jobs import KeptTests, Place
 from artesian.simulator.run import run_experiment
-from artesian.simulator.table import TEXT
+from artesian.simulator.table import TEXT, Table, read_table
 from artesian.simulator.worlds import Visit
 from artesian.testing.toy import ToyModel, ToyWorld
 
@@ -56,6 +60,53 @@ def test_cluster_all_is_the_mean_of_every_evaluation_of_every_cluster() -> None:
     assert run.summary["cluster_all"] == pytest.approx(scores.mean())
     assert run.summary["cluster_final"] == pytest.approx(scores[-1].mean())
     assert run.summary["cluster"] == pytest.approx(scores[-2:].mean())  # of the last 6 uploads: after 36 and 40
+
+
+# discrepancy
+
+
+def federation(mixture, **clusters: tuple[float, float]) -> State:
+    layout = Layout.of({"w": np.zeros(2, np.float32)})
+    models = {k: Cluster(model(*values)) for k, values in clusters.items()}
+    return State(layout, models, {"c0": Member(1, mixture)})
+
+
+def test_discrepancy_by_hand() -> None:
+    trained = model(3, 4)
+    assert discrepancy(federation({"b": 1.0}, a=(9, 9), b=(0, 0)), "c0", trained) == 5
+    assert discrepancy(federation({"a": 0.25, "b": 0.75}, a=(4, 0), b=(0, 4)), "c0", trained) == pytest.approx(5**0.5)
+    assert discrepancy(federation({"a": 0.5, "b": 1.5}, a=(4, 0), b=(0, 4)), "c0", trained) == pytest.approx(5**0.5)
+    assert discrepancy(federation(None, a=(6, 0), b=(0, 0)), "c0", trained) == 4  # a newcomer: the mean of all
+    assert discrepancy(federation(None, a=(0, 0)), "c0", None) is None
+    assert discrepancy(federation(None, a=(0, 0)), "c0", model(1, np.nan)) is None
+
+
+def test_the_discrepancy_of_groups_is_what_they_note_themselves() -> None:
+    experiment = toy(FedGroup(groups=2, clients_per_round=4, pretrain_scale=2), rounds=6)
+    run = run_experiment(replace(experiment, world=HeldWorld(6)))
+    found, versions = run.metrics["discrepancy"], run.metrics["version"]
+    rounds = [found[versions == version].mean() for version in np.unique(versions)]
+    assert run.summary["discrepancy"] == pytest.approx(found.mean())
+    assert sum(rounds[1:]) == pytest.approx(run.summary["notes"]["discrepancy"])  # the first makes the groups
+
+
+@pytest.mark.parametrize("algorithm", [CFL(clients_per_round=3), FedEM(clusters=2, clients_per_round=3), Local()])
+def test_discrepancy_is_there_for_changes_ensembles_and_no_upload_at_all(algorithm) -> None:
+    found = run_experiment(toy(algorithm, uploads=12)).metrics["discrepancy"]
+    assert np.isfinite(found).all()
+    assert (found > 0).all()
+
+
+def test_a_run_of_the_version_before_goes_on_in_its_own_columns(tmp_path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text("upload,client\r\n1,a\r\n")
+    table = Table(("upload", "client", "discrepancy"), path, path.stat().st_size)
+    table.add(2, "b", 0.5)
+    assert list(table) == [(1, "a"), (2, "b")]
+    assert path.read_text().splitlines() == ["upload,client", "1,a", "2,b"]
+    read = read_table(path, ("upload", "client", "discrepancy"))
+    assert read["client"].tolist() == ["a", "b"]
+    assert np.isnan(read["discrepancy"]).all()
 
 
 # by rounds

@@ -30,11 +30,11 @@ pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
 MEANINGS = """Before is the score of what clients had trained, after that of what they draw back, each on test data of
 their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions, of the last
 evaluations; cluster, all is the same over all of them. Clients, best is the best of all evaluations of the clients on
-their own test data, weighted by size. A score is
-an accuracy, or minus the squared error where a model predicts numbers. KL is the divergence of the estimated from the
-true mixture, in nats, beside that of guessing evenly for the same clients. Time is that of the simulated world; MB are
-millions of bytes of models sent; seconds are those the run took. Means over seeds, with the standard deviation where
-there are several; (of n) where only n of them have a number."""
+their own test data, weighted by size. A score is an accuracy, or minus the squared error where a model predicts
+numbers. KL is the divergence of the estimated from the true mixture, in nats, beside that of guessing evenly for the
+same clients. Discrepancy is the distance of what clients trained from the models of their clusters, over all uploads.
+Time is that of the simulated world; MB are millions of bytes of models sent; seconds are those the run took. Means
+over seeds, with the standard deviation where there are several; (of n) where only n of them have a number."""
 CAPTION = """Over uploads, each point the mean of the uploads since the one before; clusters at every evaluation.
 Means over seeds, shaded by one standard deviation. A gap is where nothing was estimated."""
 UNITS = {"what clients draw back": "score", "clusters": "score", "KL of the estimated mixture": "nats"}

@@ -18,12 +18,13 @@ COLUMNS = {
     "weighted_best": "clients, best",
     "kl": "KL",
     "kl_uniform": "KL even",
+    "discrepancy": "discrepancy",
     "virtual_time": "time",
     "bytes_up": "MB up",
     "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
-OPTIONAL = ("cluster_all", "weighted_best")  # shown where a run has them: runs of before had none
+OPTIONAL = ("cluster_all", "weighted_best", "discrepancy")  # shown where a run has them: runs of before had none
 KEYS = ("algorithm", "preset", "length", "settings")  # what makes runs the same but for their seed
 MACHINE = ("wall_seconds",)  # what two runs of one seed may differ in
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}

@@ -10,6 +10,7 @@ from artesian.core import ClientId, Mixture, Notebook, Snapshot, Task
 from artesian.errors import JournalDamaged
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import UnscoredUpload
+from artesian.simulator.spill import filled
 from artesian.storage.older import translated_notebook
 
 if TYPE_CHECKING:
@@ -92,5 +93,5 @@ def restore(run: Simulation, checkpoint: Checkpoint) -> None:
     run.late_in_a_row = checkpoint.late_in_a_row
     run.notebooks.update({client: translated_notebook(book) for client, book in checkpoint.notebooks.items()})
     run.flights.update(checkpoint.flights)
-    run.evaluation.entries = list(checkpoint.entries)
+    run.evaluation.entries = [filled(entry) for entry in checkpoint.entries]
     run.evaluation.estimated, run.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)

@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Ensemble, Mixture, Notebook, Reply, Task
+from artesian.core import ClientId, ClusterId, Ensemble, Mixture, Notebook, Reply, State, Task
 from artesian.engine.coordinator import Coordinator
+from artesian.params import Params, average, combine, distance
 from artesian.recipes import recipe
 from artesian.simulator.client_scores import ClientScores
 from artesian.simulator.executor import Promise
@@ -20,7 +21,7 @@ from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time
 from artesian.simulator.table import Cell, Table
 
 UPLOADS = (
-    "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform"
+    "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform", "discrepancy"
 )  # fmt: skip
 CLUSTERS = ("upload", "time", "cluster", "accuracy")
 CLIENTS = ("upload", "time", "round", "clusters", "purity", "rand", "accuracy", "weighted")
@@ -40,6 +41,7 @@ class UnscoredUpload:
     staleness: int
     before: float
     mixture: Mixture  # the true one
+    trained: Params | None = None  # what the client trained, as one model; None in runs of the version before
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,11 @@ class Evaluation:
         self.true[entry.client] = entry.mixture
         self.entries.append(entry)
 
+    def blend(self, ensemble: Ensemble) -> Params:
+        """An ensemble as one model: the mean of its models by their weights."""
+        weights, models = zip(*ensemble, strict=True)
+        return combine(self.place.model.layout, models, weights)
+
     def score(self, coordinator: Coordinator, notebooks: Mapping[ClientId, Notebook], replies: list[Reply]) -> None:
         """Score what the uploaders draw back: the answer, or what they would be given now."""
         answered = {reply.client: reply.task for reply in replies}
@@ -203,7 +210,11 @@ class Evaluation:
 
     def summary(self, coordinator: Coordinator, uploads: int, target: float | None) -> dict[str, Any]:
         """The mean over each client's last cycle; for clusters, over the last evaluations, the very last, and all."""
-        last = list({row[2]: row for row in self.uploads}.values())
+        newest, apart = {}, []
+        for row in self.uploads:
+            newest[row[2]] = row
+            apart.append(row[10] if len(row) > 10 else None)  # a run of the version before has none
+        last = list(newest.values())
         estimated = [row for row in last if row[8] is not None]
         learnt = any(cluster.updates for cluster in coordinator.state.clusters.values())
         since = uploads - len(self.place.world.names)
@@ -221,6 +232,7 @@ class Evaluation:
             "cluster_all": _mean(every) if learnt else None,
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in estimated or last]),  # guessing, where the other was estimated
+            "discrepancy": _mean(apart),
             **self._summary_of_clients(target),
         }
 
@@ -256,7 +268,21 @@ class Evaluation:
         before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
         known = None if found is None else divergence(entry.mixture, found)
         score = self.scorer(Score(ensemble, client=client, cycle=entry.cycle))
-        self._rows.append(UnfinishedRow(self.uploads, (*before, score, known, divergence(entry.mixture, even))))
+        after = (score, known, divergence(entry.mixture, even), discrepancy(coordinator.state, client, entry.trained))
+        self._rows.append(UnfinishedRow(self.uploads, (*before, *after)))
+
+
+def discrepancy(state: State, client: ClientId, trained: Params | None) -> float | None:
+    """FlexCFL's measure: how far what a client trained is from the model of its cluster.
+
+    With a soft mixture that is the mean of its clusters by their shares; for a newcomer, the mean of all.
+    """
+    if trained is None or not np.isfinite(trained[: state.layout.trainable]).all():
+        return None
+    mixture = state.members[client].mixture or {}
+    shares = {k: share for k, share in mixture.items() if share > 0 and k in state.clusters}
+    models = {k: state.clusters[k].params for k in shares or state.clusters}
+    return distance(state.layout, trained, average(state.layout, list(models.values()), list(shares.values()) or None))
 
 
 def divergence(true: Mapping[str, float], found: Mapping[str, float]) -> float:

@@ -244,9 +244,8 @@ class Simulation:
             self.totals = replace(self.totals, estimates=self.totals.estimates + 1, bytes_up=sent)
             return replies
         self.totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
-        self.evaluation.note(
-            UnscoredUpload(self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
-        )
+        told = (self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
+        self.evaluation.note(UnscoredUpload(*told, trained=self.evaluation.blend(done.fit.trained)))
         return replies
 
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:

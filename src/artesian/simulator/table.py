@@ -17,19 +17,24 @@ from artesian.storage.files import storage
 
 Cell = int | float | str | None
 Row = tuple[Cell, ...]
-TEXT = ("client", "cluster")  # columns that hold names, whatever they look like
+TEXT = ("client", "cluster", "distribution")  # columns that hold names, whatever they look like
+NEWER = ("discrepancy",)  # last columns that tables of the version before lack
 
 
 class Table:
     """Rows of numbers and names, in a CSV file or, where there is no path, in memory."""
 
     def __init__(self, columns: Sequence[str], path: Path | None = None, length: int = 0) -> None:
-        """Begin a table, or go on with the first `length` bytes of one. Columns in TEXT hold text."""
+        """Begin a table, or go on with the first `length` bytes of one, in the columns that it has.
+
+        Columns in TEXT hold text.
+        """
         self.columns, self.path = tuple(columns), path
         self._kept: list[Row] = []  # where there is no file
         self._written, self._unwritten = length, io.StringIO(newline="")
         if length:
             self._cut(length)
+            self.columns = self._found()
             return
         csv.writer(self._unwritten).writerow(self.columns)
         if path is not None:
@@ -41,6 +46,7 @@ class Table:
         if self.path is None:
             self._kept.append(cells)
         else:
+            cells = cells[: len(self.columns)]
             csv.writer(self._unwritten).writerow("" if cell is None else cell for cell in cells)
 
     def flush(self) -> int:
@@ -65,6 +71,13 @@ class Table:
         self.flush()
         with storage(self.path), open(self.path, encoding="utf-8", newline="") as file:
             yield from _rows(self.columns, file)
+
+    def _found(self) -> tuple[str, ...]:
+        """The columns that the file has."""
+        assert self.path is not None
+        with storage(self.path), open(self.path, encoding="utf-8", newline="") as file:
+            found = next(csv.reader(file), [])
+        return tuple(found) if found == _older(self.columns) else self.columns
 
     def arrays(self) -> dict[str, np.ndarray]:
         """One array per column; empty cells are NaN."""
@@ -95,12 +108,19 @@ def read_table(path: Path, columns: Sequence[str], length: int | None = None) ->
 
 
 def _rows(columns: Sequence[str], file: Iterable[str]) -> Iterator[Row]:
-    """The rows of a CSV file with these columns."""
+    """The rows of a CSV file with these columns; where the version before wrote it, the newer ones are empty."""
     rows = csv.reader(file)
-    if (head := next(rows, [])) != list(columns):
+    head = next(rows, [])
+    if head not in (list(columns), _older(columns)):
         raise ValueError(f"its columns are {', '.join(head) or 'missing'}")
+    lacking = (None,) * (len(columns) - len(head))
     for row in rows:
-        yield tuple(_cell(*cell) for cell in zip(columns, row, strict=True))
+        yield tuple(_cell(*cell) for cell in zip(head, row, strict=True)) + lacking
+
+
+def _older(columns: Sequence[str]) -> list[str]:
+    """The columns as the version before had them."""
+    return [name for name in columns if name not in NEWER]
 
 
 def _arrays(names: Sequence[str], rows: Iterable[Row]) -> dict[str, np.ndarray]:
