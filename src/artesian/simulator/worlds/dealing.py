@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from artesian.data.datasets import Samples, as_floats, classes_of, images
 from artesian.data.image_arrays import flattened
 from artesian.errors import SettingError
 from artesian.execution.shared_memory import once
+from artesian.simulator.worlds.imaging import ImageWorld
+from artesian.simulator.worlds.standardising import Training
 from artesian.simulator.worlds.visit import Visit, check_room, hard
 
 Rows = np.ndarray
@@ -39,8 +42,44 @@ class Deal:
     def tests(self) -> dict[ClusterId, Samples]:
         return {f"k{i}": self._samples(rows) for i, rows in enumerate(self.test_rows)}
 
+    def training(self) -> list[Training]:
+        """The rows of all clients."""
+        return [(self.x, np.sort(np.concatenate(list(self.train.values()))))]
+
     def _samples(self, rows: Rows) -> Samples:
         return Samples(as_floats(self.x[rows]), self.y[rows])
+
+
+class DealtWorld(ImageWorld):
+    """A world that deals every image once, to the server or to a client, which keeps it."""
+
+    test_share: float
+    samples_min: int
+    samples_per_client: int | None
+
+    @property
+    def held(self) -> bool:
+        return True
+
+    @abstractmethod
+    def division(self, seed: int) -> Deal:
+        """Who holds which images."""
+
+    def visit_of(self, seed: int, place: ClientId, cycle: int) -> Visit:
+        return self.division(seed).visit(place)
+
+    def rules(self) -> dict[str, bool]:
+        """What every such world demands."""
+        return {**self.image_rules(), **held_rules(self.test_share, self.samples_min, self.samples_per_client)}
+
+
+def held_rules(test_share: float, samples_min: int, samples_per_client: int | None) -> dict[str, bool]:
+    """What every world demands that divides a client's samples into training and tests."""
+    return {
+        "test_share is between 0 and 1": 0 < test_share < 1,
+        "samples_min is at least 2": samples_min >= 2,
+        "samples_per_client is at least samples_min": samples_per_client is None or samples_per_client >= samples_min,
+    }
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, described, generator
-from artesian.data.datasets import Images, Samples, files_of, images
+from artesian.core import described, generator
+from artesian.data.datasets import Images, files_of, images
 from artesian.data.image_arrays import flattened, resized, with_channels
 from artesian.errors import MissingData, check
 from artesian.execution.shared_memory import once
-from artesian.simulator.worlds.mixing import ClusterSamples, drawn, main_shares, nearest_counts
-from artesian.simulator.worlds.visit import Numbered, Visit, check_room
+from artesian.simulator.worlds.mixing import Clusters, ClusterSamples, MixedWorld, Redraw, main_shares, nearest_counts
+from artesian.simulator.worlds.standardising import Standardise
+from artesian.simulator.worlds.visit import check_room
 
 PAPER = ("mnist", "usps", "svhn")  # the paper's third source, CCPD, has a licence of its own: any other is a surrogate
 INVERTED = "inverted:"
 
 
 @dataclass(frozen=True)
-class DigitWorld(Numbered):
+class DigitWorld(MixedWorld):
     """Digits of three kinds with CDFL's clients: cluster i holds the images of source i, in one size and colouring.
 
     A source is a data set, several joined by +, or `inverted:` and a set, whose images are made negative. Images are
@@ -31,7 +31,6 @@ class DigitWorld(Numbered):
     """
 
     name: ClassVar[str] = "digit-world"
-    classes: ClassVar[int] = 10
     sources: tuple[str, ...] = ("mnist+usps", "svhn", "plates")
     size: int = 32
     channels: Literal[1, 3] = 3
@@ -41,11 +40,12 @@ class DigitWorld(Numbered):
     samples_max: int = 2000
     main_share_min: float = 0.4
     main_share_max: float = 0.9
-    redraw: bool = True
+    redraw: Redraw = True
     proxy_images: int = 500  # per source, the server's
     test_images: int = 1000  # per source, for evaluation
     client_test_samples: int = 500
     shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
+    standardise: Standardise = "none"  # or "pixel", "channel": mean 0 and spread 1, by the training images
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
@@ -58,22 +58,9 @@ class DigitWorld(Numbered):
                 <= self.clients,
                 "size is from 4 to 512": 4 <= self.size <= 512,
                 "channels are 1 or 3": self.channels in (1, 3),
-                "samples_min is at least 1 and at most samples_max": 1 <= self.samples_min <= self.samples_max,
-                "main_share_min and main_share_max are from 0 to 1, in this order": 0
-                <= self.main_share_min
-                <= self.main_share_max
-                <= 1,
-                "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
-                "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
+                **self.rules(),
             },
         )
-
-    @property
-    def held(self) -> bool:
-        return not self.redraw
-
-    def redrawn(self) -> Self:
-        return replace(self, redraw=True)
 
     def files(self) -> Sequence[Path]:
         names = [name for source in self.sources for name in source.removeprefix(INVERTED).split("+")]
@@ -84,8 +71,8 @@ class DigitWorld(Numbered):
         return self.channels, self.size, self.size
 
     @property
-    def features(self) -> int:
-        return prod(self.shape)
+    def classes(self) -> int:
+        return 10
 
     @property
     def surrogates(self) -> list[str]:
@@ -96,25 +83,17 @@ class DigitWorld(Numbered):
         """The settings, and which sources are surrogates."""
         return {**described(self, self.name), "surrogates": self.surrogates}
 
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return {f"k{i}": part.samples(part.proxy) for i, part in enumerate(self._parts(seed))}
+    def counts(self, rng: np.random.Generator, place: int, samples: int) -> np.ndarray:
+        kinds = len(self.sources)
+        shares = main_shares(rng, place % kinds, kinds, self.main_share_min, self.main_share_max)
+        return nearest_counts(shares, samples)
 
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return {f"k{i}": part.samples(part.test) for i, part in enumerate(self._parts(seed))}
-
-    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        place = self.place(seed, client)
-        rng = generator(seed, "visit", place, 0 if self.held else cycle)
-        samples, kinds = int(rng.integers(self.samples_min, self.samples_max, endpoint=True)), len(self.sources)
-        shares = main_shares(rng, int(place[1:]) % kinds, kinds, self.main_share_min, self.main_share_max)
-        return drawn(rng, self._parts(seed), nearest_counts(shares, samples), self.client_test_samples)
-
-    def _parts(self, seed: int) -> Sequence[ClusterSamples]:
-        return _parts(self, seed)
+    def division(self, seed: int) -> Clusters:
+        return _clusters(self, seed)
 
 
 @once(2)
-def _parts(world: DigitWorld, seed: int) -> list[ClusterSamples]:
+def _clusters(world: DigitWorld, seed: int) -> Clusters:
     """Every source: chosen, resized, and divided into proxy, evaluation and training."""
     parts = []
     held_out = world.proxy_images + world.test_images
@@ -127,7 +106,7 @@ def _parts(world: DigitWorld, seed: int) -> list[ClusterSamples]:
         order = np.arange(len(rows))
         chosen = order[: world.proxy_images], order[world.proxy_images : held_out], order[held_out:]
         parts.append(ClusterSamples(255 - x if source.startswith(INVERTED) else x, y, *chosen))
-    return parts
+    return Clusters(parts)
 
 
 def _sets(source: str) -> list[Images]:

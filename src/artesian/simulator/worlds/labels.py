@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, generator
-from artesian.data.datasets import Samples, classes_of, files_of, images
-from artesian.data.image_arrays import shape_of
+from artesian.core import ClientId, generator
 from artesian.errors import SettingError, check
-from artesian.simulator.worlds.dealing import Deal, Rows, Stock, dealt, stock, topped_up
+from artesian.simulator.worlds.dealing import Deal, DealtWorld, Rows, Stock, dealt, stock, topped_up
 from artesian.simulator.worlds.mixing import nearest_counts
-from artesian.simulator.worlds.visit import Numbered, Visit
+from artesian.simulator.worlds.standardising import Standardise
 
 
 @dataclass(frozen=True)
-class LabelGroups(Numbered):
+class LabelGroups(DealtWorld):
     """Clients in groups, each group with labels of its own, divided inside by a Dirichlet draw for each label.
 
     The true group of a client is that of its labels. Nothing changes with the cycle. A client that was dealt fewer
@@ -29,7 +25,6 @@ class LabelGroups(Numbered):
     """
 
     name: ClassVar[str] = "label-groups"
-    held: ClassVar[bool] = True
     data: str = "digits"
     clients: int = 100
     groups: tuple[tuple[int, ...], ...] = ((0, 1), (2, 3), (4, 5, 6), (7, 8, 9))
@@ -42,6 +37,7 @@ class LabelGroups(Numbered):
     proxy_images: int = 10  # of each label, the server's
     test_images: int = 30  # of each label, for evaluation
     shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
+    standardise: Standardise = "none"  # or "pixel", "channel": mean 0 and spread 1, by the training images
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(tuple(group) for group in self.groups))
@@ -50,7 +46,7 @@ class LabelGroups(Numbered):
         check(
             self,
             {
-                "clients is at least 1": self.clients >= 1,
+                **self.rules(),
                 "groups must hold at least one group, each with labels from 0 on": (
                     len(self.groups) > 0 and all(self.groups) and min(labels, default=0) >= 0
                 ),
@@ -60,36 +56,13 @@ class LabelGroups(Numbered):
                     not self.shares or (len(self.shares) == len(self.groups) and min(self.shares) > 0)
                 ),
                 "dirichlet is positive": 0 < self.dirichlet < float("inf"),
-                **held_rules(self.test_share, self.samples_min, self.samples_per_client),
-                "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
             },
         )
         if not self.iid and min(self._sizes) < 1:
             raise ValueError(f"shares must leave every group a client, not {self._sizes.tolist()} of {self.clients}")
 
-    def files(self) -> Sequence[Path]:
-        return files_of(self.data)
-
-    @property
-    def features(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return shape_of(images(self.data).x)
-
-    @property
-    def classes(self) -> int:
-        return classes_of(self.data)
-
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return _by_groups(self, seed).proxies()
-
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return _by_groups(self, seed).tests()
-
-    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        return _by_groups(self, seed).visit(self.place(seed, client))
+    def division(self, seed: int) -> Deal:
+        return _by_groups(self, seed)
 
     @property
     def _sizes(self) -> np.ndarray:
@@ -99,7 +72,7 @@ class LabelGroups(Numbered):
 
 
 @dataclass(frozen=True)
-class FewClasses(Numbered):
+class FewClasses(DealtWorld):
     """Every client has a few labels, and sizes follow a power law.
 
     The client in place i has the labels i, i+1, ... (modulo all labels), so that label sets repeat: those with the same
@@ -108,7 +81,6 @@ class FewClasses(Numbered):
     """
 
     name: ClassVar[str] = "few-classes"
-    held: ClassVar[bool] = True
     data: str = "mnist"
     clients: int = 1000
     classes_per_client: int = 2
@@ -119,52 +91,21 @@ class FewClasses(Numbered):
     proxy_images: int = 10  # of each label, the server's
     test_images: int = 30  # of each label, for evaluation
     shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
+    standardise: Standardise = "none"  # or "pixel", "channel": mean 0 and spread 1, by the training images
 
     def __post_init__(self) -> None:
         check(
             self,
             {
-                "clients is at least 1": self.clients >= 1,
+                **self.rules(),
                 "classes_per_client is at least 1": self.classes_per_client >= 1,
                 "samples_min is at least classes_per_client": self.samples_min >= self.classes_per_client,
                 "spread is from 0 to 10": 0 <= self.spread <= 10,
-                **held_rules(self.test_share, self.samples_min, self.samples_per_client),
-                "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
             },
         )
 
-    def files(self) -> Sequence[Path]:
-        return files_of(self.data)
-
-    @property
-    def features(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        return shape_of(images(self.data).x)
-
-    @property
-    def classes(self) -> int:
-        return classes_of(self.data)
-
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return _by_few_classes(self, seed).proxies()
-
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return _by_few_classes(self, seed).tests()
-
-    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        return _by_few_classes(self, seed).visit(self.place(seed, client))
-
-
-def held_rules(test_share: float, samples_min: int, samples_per_client: int | None) -> dict[str, bool]:
-    """What every world demands that divides a client's samples into training and tests."""
-    return {
-        "test_share is between 0 and 1": 0 < test_share < 1,
-        "samples_min is at least 2": samples_min >= 2,
-        "samples_per_client is at least samples_min": samples_per_client is None or samples_per_client >= samples_min,
-    }
+    def division(self, seed: int) -> Deal:
+        return _by_few_classes(self, seed)
 
 
 @lru_cache(maxsize=4)

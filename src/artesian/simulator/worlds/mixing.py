@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 import numpy as np
 
-from artesian.core import ClusterId
+from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples, as_floats
+from artesian.simulator.worlds.imaging import ImageWorld
+from artesian.simulator.worlds.standardising import Training
 from artesian.simulator.worlds.visit import Visit
 
 Partition = Literal["main", "10:90", "30:70", "linear", "random"]
+Redraw = bool | Literal["samples"]  # new data every cycle: all, none, or new samples of the same mixture
 PAIRS = {"10:90": 0.1, "30:70": 0.3}  # the share of the first cluster, for the first half of the clients
 
 
@@ -28,6 +32,67 @@ class ClusterSamples:
 
     def samples(self, rows: np.ndarray) -> Samples:
         return Samples(as_floats(self.x[rows]), self.y[rows])
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """All clusters of a world."""
+
+    parts: Sequence[ClusterSamples]
+
+    def proxies(self) -> dict[ClusterId, Samples]:
+        return {f"k{i}": part.samples(part.proxy) for i, part in enumerate(self.parts)}
+
+    def tests(self) -> dict[ClusterId, Samples]:
+        return {f"k{i}": part.samples(part.test) for i, part in enumerate(self.parts)}
+
+    def training(self) -> list[Training]:
+        return [(part.x, part.train) for part in self.parts]
+
+
+class MixedWorld(ImageWorld):
+    """A world whose clients draw images of several clusters, in every cycle or once."""
+
+    samples_min: int
+    samples_max: int
+    main_share_min: float
+    main_share_max: float
+    redraw: Redraw
+    client_test_samples: int
+
+    @abstractmethod
+    def division(self, seed: int) -> Clusters:
+        """The images of every cluster, and which of them are for what."""
+
+    @abstractmethod
+    def counts(self, rng: np.random.Generator, place: int, samples: int) -> np.ndarray:
+        """How many of so many samples the client in this place draws of each cluster."""
+
+    @property
+    def held(self) -> bool:
+        return self.redraw is False
+
+    def redrawn(self) -> Self:
+        return replace(self, redraw=self.redraw or True)  # type: ignore[type-var]
+
+    def visit_of(self, seed: int, place: ClientId, cycle: int) -> Visit:
+        rng = generator(seed, "visit", place, cycle if self.redraw is True and not self.held else 0)
+        samples = int(rng.integers(self.samples_min, self.samples_max, endpoint=True))
+        counts = self.counts(rng, int(place[1:]), samples)
+        if self.redraw == "samples" and cycle:
+            rng = generator(seed, "samples", place, cycle)
+        return drawn(rng, self.division(seed).parts, counts, self.client_test_samples)
+
+    def rules(self) -> dict[str, bool]:
+        """What every such world demands."""
+        least, most = self.main_share_min, self.main_share_max
+        return {
+            **self.image_rules(),
+            "redraw is true, false or samples": isinstance(self.redraw, bool) or self.redraw == "samples",
+            "samples_min is at least 1 and at most samples_max": 1 <= self.samples_min <= self.samples_max,
+            "main_share_min and main_share_max are from 0 to 1, in this order": 0 <= least <= most <= 1,
+            "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
+        }
 
 
 def partition_rule(partition: Partition, clusters: int) -> dict[str, bool]:

@@ -16,8 +16,7 @@ from artesian.data.image_arrays import flattened, shape_of
 from artesian.data.people import People, people, people_files
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import once
-from artesian.simulator.worlds.dealing import Deal, Rows, train_and_test
-from artesian.simulator.worlds.labels import held_rules
+from artesian.simulator.worlds.dealing import Deal, Rows, held_rules, train_and_test
 from artesian.simulator.worlds.visit import Visit, World
 
 

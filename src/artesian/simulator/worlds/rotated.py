@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from math import prod
-from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, generator
-from artesian.data.datasets import Samples, classes_of, files_of, images
-from artesian.data.image_arrays import flattened, rotate, shape_of
+from artesian.core import generator
+from artesian.data.datasets import classes_of, images
+from artesian.data.image_arrays import flattened, rotate
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import laid_out, once
 from artesian.simulator.worlds.dealing import flat_images
 from artesian.simulator.worlds.mixing import (
+    Clusters,
     ClusterSamples,
+    MixedWorld,
     Partition,
-    drawn,
+    Redraw,
     fixed_shares,
     floor_counts,
     main_shares,
     nearest_counts,
     partition_rule,
 )
-from artesian.simulator.worlds.visit import Numbered, Visit, check_room
+from artesian.simulator.worlds.standardising import Standardise
+from artesian.simulator.worlds.visit import check_room
 
 
 @dataclass(frozen=True)
-class Rotated(Numbered):
+class Rotated(MixedWorld):
     """Rotated images with CDFL's clients: cluster i holds all images turned by i * 360/K degrees.
 
     Images are split once into three disjoint parts: proxy (the server's), evaluation, and training. Of a set with a
@@ -48,12 +48,13 @@ class Rotated(Numbered):
     samples_max: int = 200
     main_share_min: float = 0.4
     main_share_max: float = 0.9
-    redraw: bool = True  # new data and a new mixture every cycle; False: one mixture, held
+    redraw: Redraw = True  # new data and a new mixture every cycle; "samples": one mixture; False: data are held
     proxy_images: int = 300  # per cluster, the server's
     test_images: int = 500  # per cluster, for evaluation
     client_test_samples: int = 200  # drawn from those with the client's mixture
     partition: Partition = "main"  # or FedSoft's "10:90", "30:70", "linear", "random"
     shuffled: bool = True  # which client is in which group is drawn by the seed; False: in the order of their numbers
+    standardise: Standardise = "none"  # or "pixel", "channel": mean 0 and spread 1, by the training images
 
     def __post_init__(self) -> None:
         check(
@@ -61,59 +62,22 @@ class Rotated(Numbered):
             {
                 "clusters and clients are at least 1": self.clusters >= 1 and self.clients >= 1,
                 "there are no more clusters than clients": self.clusters <= self.clients,
-                "samples_min is at least 1 and at most samples_max": 1 <= self.samples_min <= self.samples_max,
-                "main_share_min and main_share_max are from 0 to 1, in this order": 0
-                <= self.main_share_min
-                <= self.main_share_max
-                <= 1,
-                "proxy_images and test_images are at least 1": min(self.proxy_images, self.test_images) >= 1,
-                "client_test_samples is from 1 to test_images": 1 <= self.client_test_samples <= self.test_images,
+                **self.rules(),
                 **partition_rule(self.partition, self.clusters),
             },
         )
 
     @property
     def held(self) -> bool:
-        return not self.redraw or self.partition != "main"
+        return self.redraw is False or (self.redraw is True and self.partition != "main")
 
-    def redrawn(self) -> Self:
-        return replace(self, redraw=True)
-
-    def files(self) -> Sequence[Path]:
-        return files_of(self.data)
-
-    @property
-    def features(self) -> int:
-        return prod(self.shape)
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of one image: channels, height, width."""
-        return shape_of(images(self.data).x)
-
-    @property
-    def classes(self) -> int:
-        return classes_of(self.data)
-
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return {f"k{i}": part.samples(part.proxy) for i, part in enumerate(self._parts(seed))}
-
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return {f"k{i}": part.samples(part.test) for i, part in enumerate(self._parts(seed))}
-
-    def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
-        place = self.place(seed, client)
-        rng = generator(seed, "visit", place, 0 if self.held else cycle)
-        samples = int(rng.integers(self.samples_min, self.samples_max, endpoint=True))
-        return drawn(rng, self._parts(seed), self._counts(rng, int(place[1:]), samples), self.client_test_samples)
-
-    def _counts(self, rng: np.random.Generator, number: int, samples: int) -> np.ndarray:
+    def counts(self, rng: np.random.Generator, place: int, samples: int) -> np.ndarray:
         if self.partition == "main":
             least, most = self.main_share_min, self.main_share_max
-            return nearest_counts(main_shares(rng, number % self.clusters, self.clusters, least, most), samples)
-        return floor_counts(fixed_shares(self.partition, rng, number, self.clients, self.clusters), samples)
+            return nearest_counts(main_shares(rng, place % self.clusters, self.clusters, least, most), samples)
+        return floor_counts(fixed_shares(self.partition, rng, place, self.clients, self.clusters), samples)
 
-    def _parts(self, seed: int) -> list[ClusterSamples]:
+    def division(self, seed: int) -> Clusters:
         """Every rotation of the images, divided the same way: proxy, evaluation, training."""
         found, held_out = images(self.data), self.proxy_images + self.test_images
         if found.tests:
@@ -125,7 +89,8 @@ class Rotated(Numbered):
         order = _permutation(self.data, seed)
         proxy, test = order[: self.proxy_images], order[self.proxy_images : held_out]
         train = order[found.tests or held_out :]
-        return [ClusterSamples(x, found.y, proxy, test, train) for x in _rotated(self.data, self.clusters)]
+        turned = _rotated(self.data, self.clusters)
+        return Clusters([ClusterSamples(x, found.y, proxy, test, train) for x in turned])
 
 
 def _rotated(data: str, clusters: int) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 from artesian.core import ClientId, ClusterId, generator
 from artesian.data.datasets import Samples
 from artesian.errors import check
-from artesian.simulator.worlds.labels import held_rules
+from artesian.simulator.worlds.dealing import held_rules
 from artesian.simulator.worlds.visit import Visit, World, numbered
 
 
