@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 import sys
@@ -470,6 +471,14 @@ class Wrapper(nn.Module):
 
     def forward(self, x):
         return self.module(x)
+
+
+def test_the_same_network_twice_is_refused_and_a_copy_of_it_is_not() -> None:
+    made = noisy()
+    with pytest.raises(SettingError, match="make returned the same network again"):
+        [TorchModel(lambda: made, device="cpu").start(seed) for seed in (0, 1)]
+    copies = TorchModel(functools.partial(copy.deepcopy, made), device="cpu")
+    assert copies.start(0).tobytes() == copies.start(1).tobytes()
 
 
 def test_a_wrappers_prefix_is_understood() -> None:

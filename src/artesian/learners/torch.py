@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields
 from functools import cached_property
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 
@@ -27,17 +29,18 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("torch", "torch") from None
 from torch import nn
-from torch.nn import functional
 
 from artesian.learners.batches import Flowing, Resident, Shaping, Source, label_counts, source_over, split, unordered
 from artesian.learners.flat_modules import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.forward import PRECISIONS, Passes, Precision, sound
 from artesian.learners.optimizers import Optimizer, Stepper, chosen, stepper
+from artesian.learners.sample_losses import Loss, check_loss, cross_entropy, no_loss, one_per_sample, squares
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # output, target -> one number per sample
 DEVICES = ("auto", "cpu", "cuda", "mps")
 TASKS = ("classification", "regression")
 ROOM = 2 << 30  # bytes of a dataset that are held in memory
+NAMED = (FunctionType, MethodType, BuiltinFunctionType, type)  # what has a name to be found by
+MADE: WeakSet[nn.Module] = WeakSet()  # every network that a `make` returned
 MALLOC = {-3: 1 << 30, -1: (1 << 31) - 1, -2: 1 << 28}  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD of malloc.h
 
 
@@ -98,21 +101,17 @@ class TorchModel(Model):
             raise SettingError(
                 f"make is {got}, not a function that returns a network", "Pass the network's class, or a function"
             )
-        for name, known in (("task", TASKS), ("device", DEVICES), ("precision", PRECISIONS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+        _check_one_of("task", self.task, TASKS)
+        _check_one_of("device", self.device, DEVICES)
+        _check_one_of("precision", self.precision, PRECISIONS)
         if not isinstance(self.compile, bool):
             raise ValueError(f"compile is true or false, not {self.compile!r}")
-        if self.loss is not None and not callable(self.loss):
-            raise ValueError(f"loss is a function of outputs and targets, not {self.loss!r}")
+        check_loss(self.loss)
         if self.shape is not None:
             object.__setattr__(self, "shape", _tuple("shape", self.shape, int))
         object.__setattr__(self, "frozen", _tuple("frozen", self.frozen, str))
         if not callable(self.share):
             object.__setattr__(self, "share", _tuple("share", self.share, str))
-        reduction = getattr(self.loss, "reduction", "none")
-        if reduction != "none":
-            raise _no_loss(f"{type(self.loss).__name__} with reduction={reduction!r}")
         self._probe()
 
     def _probe(self) -> None:
@@ -169,18 +168,23 @@ class TorchModel(Model):
 
     def describe(self) -> dict[str, Any]:
         """The model as JSON values, for the configuration of a run."""
-        settings = {f.name: _spell(getattr(self, f.name)) for f in fields(self)}
+        settings = {name: _spell(value) for name, value in self._settings.items()}
         return {"name": _spell(type(self)), **settings, "layout": self.layout.digest}
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """Its fields by name, without what was made from them."""
+        return {f.name: vars(self)[f.name] for f in fields(self)}
 
     def __getstate__(self) -> dict[str, Any]:
         """Its fields, not the instances of this process."""
         for part in (self.make, self.loss, self.share):
-            if "<" in getattr(part, "__qualname__", ""):
+            if isinstance(part, NAMED) and "<" in part.__qualname__:
                 raise SettingError(
-                    f"Workers cannot find {part.__qualname__} by name",  # type: ignore[union-attr]
+                    f"Workers cannot find {part.__qualname__} by name",
                     "Define it at the top of a module, or use no workers",
                 )
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return self._settings
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
@@ -192,9 +196,9 @@ class TorchModel(Model):
             raise SettingError(
                 f"make returned a {type(module).__name__}, not an nn.Module", "Return the network from it"
             )
-        if getattr(module, "_artesian_made", False):
+        if module in MADE:
             raise SettingError("make returned the same network again", "Build a fresh network inside make")
-        module._artesian_made = True  # type: ignore[assignment]
+        MADE.add(module)
         _freeze(module, self.frozen)
         return module
 
@@ -246,7 +250,7 @@ class TorchLearner:
         output = functools.reduce(torch.add, [torch.cat(parts) for parts in said])
         target = torch.cat([y for _, _, y in self.source.ordered("a score")])
         if self.model.task == "regression":
-            return -float(_squares(output, target).double().mean())
+            return -float(squares(output, target).double().mean())
         return float((output.argmax(dim=1) == target).double().mean())
 
     def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
@@ -326,7 +330,7 @@ class TorchLearner:
     def _mean(self, module: nn.Module, x: torch.Tensor, y: torch.Tensor, weights: np.ndarray | None) -> torch.Tensor:
         each = self._each(self.model.passes.learn(module, x), y)
         if not each.requires_grad:
-            raise _no_loss("one that no gradient passes through")
+            raise no_loss("one that no gradient passes through")
         if weights is None:
             return each.mean()
         return (each * torch.tensor(weights, dtype=torch.float32, device=each.device)).sum() / len(each)
@@ -336,30 +340,10 @@ class TorchLearner:
         if self.model.loss is not None:
             each = self.model.loss(output, y)
         elif self.model.task == "regression":
-            each = _squares(output, y)
+            each = squares(output, y)
         else:
-            each = self._cross_entropy(output, y)
-        if not isinstance(each, torch.Tensor) or each.ndim == 0 or len(each) != len(output):
-            got = f"shape {tuple(each.shape)}" if isinstance(each, torch.Tensor) else type(each).__name__
-            raise _no_loss(f"{got} for {len(output)} samples")
-        return each.reshape(len(each), -1).mean(dim=1) if each.ndim > 1 else each
-
-    def _cross_entropy(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        classes = output.shape[1] if output.ndim > 1 else 0
-        if output.ndim < 2 or y.shape != (len(output), *output.shape[2:]):
-            got = f"outputs of shape {tuple(output.shape)} and labels of shape {tuple(y.shape)}"
-            raise BadData(
-                f"The network gives {got}",
-                "A classifier needs one output per class and sample: correct the network, or set task",
-            )
-        largest = self.source.largest if isinstance(self.source, Resident) else int(y.max())
-        if largest >= classes:
-            got = f"label {largest}"
-            raise BadData(
-                f"There is a {got}, and the network has {classes} outputs",
-                f"Use labels from 0 to {classes - 1}, or a larger network",
-            )
-        return functional.cross_entropy(output, y, reduction="none")
+            each = cross_entropy(output, y, self.source.largest if isinstance(self.source, Resident) else None)
+        return one_per_sample(each, len(output))
 
     def _look(self, params: Params, what: str, see: Callable[[torch.Tensor, torch.Tensor], Any]) -> list[Any]:
         """What there is to see in the network's answers, in large batches, nothing being learnt."""
@@ -413,17 +397,6 @@ class TorchLearner:
             raise WrongShape(f"The mask is {got}", f"Give {layout.size} booleans, one for each number of the model")
 
 
-def _squares(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The squared error of every sample, the mean over its numbers where there are several."""
-    if output.numel() != y.numel():
-        got = f"outputs of shape {tuple(output.shape)} and targets of shape {tuple(y.shape)}"
-        raise BadData(
-            f"The network gives {got}",
-            "A regression needs as many outputs as there are targets: correct the network or the data",
-        )
-    return (output.reshape(len(y), -1) - y.reshape(len(y), -1)).square().mean(dim=1)
-
-
 def _device(name: str) -> torch.device:
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
@@ -446,18 +419,16 @@ def _freeze(module: nn.Module, patterns: Sequence[str]) -> None:
             tensors[name].requires_grad_(False)
 
 
+def _check_one_of(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
+
+
 def _tuple(name: str, value: Any, kind: type) -> tuple[Any, ...]:
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(type(one) is kind for one in values):
         raise ValueError(f"{name} is a list of {'texts' if kind is str else 'whole numbers'}, not {value!r}")
     return values
-
-
-def _no_loss(got: str) -> SettingError:
-    return SettingError(
-        f"The loss must give one number per sample, not {got}",
-        'Use reduction="none", or a function that does not average',
-    )
 
 
 def _spell(value: Any) -> Any:
@@ -469,5 +440,6 @@ def _spell(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _spell(item) for key, item in value.items()}
     if callable(value):
-        return f"{getattr(value, '__module__', '')}:{getattr(value, '__qualname__', type(value).__qualname__)}"
+        named = value if isinstance(value, NAMED) else type(value)
+        return f"{named.__module__}:{named.__qualname__}"
     return list(value) if isinstance(value, tuple) else value

@@ -18,7 +18,8 @@ from torch import nn
 
 from artesian.learners.flat_modules import tensors_of
 from artesian.learners.optimizers import Optimizer
-from artesian.learners.torch import Loss, TorchLearner, TorchModel
+from artesian.learners.sample_losses import Loss
+from artesian.learners.torch import TorchLearner, TorchModel
 from artesian.params import Layout
 
 
