@@ -1,5 +1,6 @@
 """Every algorithm passes the one suite that users' own algorithms pass too."""
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -28,7 +29,7 @@ from artesian.algorithms import (
     IFCAAsync,
 )
 from artesian.core import Task
-from artesian.errors import NotFinite
+from artesian.errors import SettingError
 from artesian.testing import CHECKS, ToyFederation, check_algorithm
 
 VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
@@ -123,25 +124,64 @@ class Drifting(FedAsync):
         return {"calls": len(Drifting.calls)}
 
 
+@dataclass(frozen=True)
+class Odd(FedAsync):
+    """Answers one question with nothing."""
+
+    called: str = ""
+
+    def init(self, *arguments):
+        return None if self.called == "init" else super().init(*arguments)
+
+    def task(self, *arguments):
+        return None if self.called == "task" else super().task(*arguments)
+
+    def fold(self, *arguments):
+        return None if self.called == "fold" else super().fold(*arguments)
+
+    def measure(self, *arguments):
+        return None if self.called == "measure" else super().measure(*arguments)
+
+    def pace(self):
+        return None if self.called == "pace" else super().pace()
+
+
 @pytest.mark.parametrize(
-    ("broken", "error", "words"),
+    ("broken", "rule", "words"),
     [
-        (Impure(), AssertionError, "other bits"),
-        (Forgetful(), AssertionError, "other bits"),
-        (Scribbler(), NotFinite, "The model holds nan"),
-        (Unlisted(), AssertionError, "the recipe 'train', which is not among its recipes"),
-        (Drifting(), AssertionError, "measure looked at its own state"),
+        (Impure(), "is_pure", "the same events, other bits"),
+        (Forgetful(), "is_pure", "the same events, other bits"),
+        (Scribbler(), "answers_in_kind", "NotFinite: The model holds nan"),
+        (Unlisted(), "names_its_recipes", "a task names the recipe 'train', which is not among its recipes"),
+        (Drifting(), "is_pure", "measure looked at its own state"),
+        (Odd(called="task"), "answers_in_kind", "task gave a NoneType, not a Task"),
+        (Odd(called="fold"), "answers_in_kind", "fold gave a NoneType, not a Step"),
+        (Odd(called="init"), "answers_in_kind", "init gave a NoneType, not a State"),
+        (Odd(called="measure"), "answers_in_kind", "measure gave a NoneType, not a Mapping"),
+        (Odd(called="pace"), "answers_in_kind", "pace gave a NoneType"),
     ],
-    ids=lambda value: type(value).__name__,
+    ids=lambda value: value.called if isinstance(value, Odd) else type(value).__name__,
 )
-def test_the_suite_catches_a_broken_algorithm(broken, error, words) -> None:
-    with pytest.raises(error, match=words):
+def test_the_suite_names_the_rule_that_an_algorithm_breaks(broken, rule, words) -> None:
+    with pytest.raises(AssertionError) as caught:
         check_algorithm(broken)
+    assert str(caught.value).startswith(f"{broken.name} breaks the rule {rule}: {words}")
+    assert str(caught.value).endswith(f"The rule: {CHECKS[rule].__doc__}")
 
 
-def test_the_suite_refuses_an_unknown_check() -> None:
-    with pytest.raises(AssertionError, match="no check is called"):
-        check_algorithm(FedAvg(), only="is_prefect")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"algorithm": FedAvg}, r"FedAvg is a class, not an algorithm. Pass FedAvg(...)"),
+        ({"algorithm": "fedavg"}, "str is not an algorithm. Pass a value whose class inherits artesian.Algorithm."),
+        ({"algorithm": FedAvg(), "model": 3}, "int is not a model. Pass a value whose class inherits artesian.Model."),
+        ({"algorithm": FedAvg(), "only": "is_prefect"}, "No check is called 'is_prefect'"),
+    ],
+)
+def test_the_suite_refuses_what_it_cannot_check(arguments, words) -> None:
+    with pytest.raises(SettingError) as caught:
+        check_algorithm(**arguments)
+    assert str(caught.value).startswith(words)
 
 
 def test_the_toy_carries_a_counter_that_float32_cannot_hold() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from artesian import errors
-from artesian.core import Algorithm, Event, Model, Upload
+from artesian.core import Algorithm, Event, Model, Pace, State, Step, Task, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds
-from artesian.errors import Refused
+from artesian.errors import Refused, SettingError, nearest
 from artesian.params import Params, seal
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation
@@ -28,13 +30,35 @@ def check_algorithm(algorithm: Algorithm, *, only: str | None = None, model: Mod
 
     `model` is what the toy federation learns: any that takes rows of three numbers and the label 0.
     """
-    checked = []
-    for name, check in CHECKS.items():
-        if only in (None, name):
-            check(algorithm, model)
-            checked.append(name)
-    assert checked, f"no check is called {only!r}: {', '.join(CHECKS)}"
-    return checked
+    _check_arguments(algorithm, only, model)
+    chosen = [name for name in CHECKS if only in (None, name)]
+    for name in chosen:
+        _run(name, algorithm, model)
+    return chosen
+
+
+def _check_arguments(algorithm: Algorithm, only: str | None, model: Model) -> None:
+    if isinstance(algorithm, type):
+        raise SettingError(f"{algorithm.__name__} is a class, not an algorithm", f"Pass {algorithm.__name__}(...)")
+    if Algorithm not in type(algorithm).__mro__:
+        raise SettingError(
+            f"{type(algorithm).__name__} is not an algorithm", "Pass a value whose class inherits artesian.Algorithm"
+        )
+    if Model not in type(model).__mro__:
+        raise SettingError(f"{type(model).__name__} is not a model", "Pass a value whose class inherits artesian.Model")
+    if only is not None and only not in CHECKS:
+        raise SettingError(f"No check is called {only!r}", nearest(only, CHECKS))
+
+
+def _run(name: str, algorithm: Algorithm, model: Model) -> None:
+    """One check. Whatever fails in it is a broken rule: the error names the rule, and says what it is."""
+    check = CHECKS[name]
+    try:
+        check(algorithm, model)
+    except Exception as error:  # an algorithm may fail in any way
+        what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+        rule = f"{algorithm.name} breaks the rule {name}: {what.rstrip('.')}"
+        raise AssertionError(f"{rule}. The rule: {check.__doc__}") from error
 
 
 def _federation(algorithm: Algorithm, model: Model, **options: Any) -> ToyFederation:
@@ -52,8 +76,36 @@ def _uploads(algorithm: Algorithm) -> int:
     return 3 * max(pace.batch, pace.clients_needed, everybody) + 3
 
 
-def _expect(holds: bool, algorithm: Algorithm, rule: str) -> None:
-    assert holds, f"{algorithm.name}: {rule}"
+def _expect(holds: bool, broken: str) -> None:
+    assert holds, broken
+
+
+def answers_in_kind(algorithm: Algorithm, model: Model = TOY) -> None:
+    """init gives a State, task and draw a Task, measure numbers by name, fold a Step, and pace a Pace."""
+    pace = algorithm.pace()
+    _expect(Pace in type(pace).__mro__, f"pace gave a {type(pace).__name__}")
+    answers: dict[str, tuple[Callable[..., Any], type]] = {
+        "init": (algorithm.init, State),
+        "task": (algorithm.task, Task),
+        "draw": (algorithm.draw, Task),
+        "measure": (algorithm.measure, Mapping),
+        "fold": (algorithm.fold, Step),
+    }
+    watched = copy(algorithm)
+    for name, (method, kind) in answers.items():
+        object.__setattr__(watched, name, partial(_in_kind, name, method, kind))  # of this copy alone
+    federation = _federation(watched, model)
+    for _ in range(_uploads(algorithm)):
+        for client in federation.world.names:
+            federation.coordinator.preview(client)
+        federation.step()
+
+
+def _in_kind(name: str, method: Callable[..., Any], kind: type, *arguments: Any) -> Any:
+    """What a method answers, if it is of this kind."""
+    found = method(*arguments)
+    _expect(isinstance(found, kind), f"{name} gave a {type(found).__name__}, not a {kind.__name__}")
+    return found
 
 
 def is_pure(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -63,13 +115,13 @@ def is_pure(algorithm: Algorithm, model: Model = TOY) -> None:
         before = one.coordinator.digest()
         for client in one.world.names:
             one.coordinator.preview(client)
-        _expect(one.coordinator.digest() == before, algorithm, "task changed the state")
+        _expect(one.coordinator.digest() == before, "task changed the state")
         upload = one.step(watch=_measures_the_same)
-        _expect(not any(p.flags.writeable for p in upload.models.values()), algorithm, "an upload can be written to")
+        _expect(not any(p.flags.writeable for p in upload.models.values()), "an upload can be written to")
         two.step()
         models = [c.params for c in one.coordinator.state.clusters.values()]
-        _expect(not any(p.flags.writeable for p in models), algorithm, "a cluster can be written to")
-        _expect(one.coordinator.digest() == two.coordinator.digest(), algorithm, "the same events, other bits")
+        _expect(not any(p.flags.writeable for p in models), "a cluster can be written to")
+        _expect(one.coordinator.digest() == two.coordinator.digest(), "the same events, other bits")
 
 
 def _measures_the_same(federation: ToyFederation, upload: Upload) -> None:
@@ -77,7 +129,7 @@ def _measures_the_same(federation: ToyFederation, upload: Upload) -> None:
     receipt = coordinator.admit(upload)
     assert receipt is not None
     found = [dict(coordinator.measure(upload, receipt).evidence) for _ in range(2)]
-    _expect(found[0] == found[1], federation.algorithm, "measure looked at its own state: twice, and not the same")
+    _expect(found[0] == found[1], "measure looked at its own state: twice, and not the same")
 
 
 def names_its_recipes(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -86,7 +138,7 @@ def names_its_recipes(algorithm: Algorithm, model: Model = TOY) -> None:
     for _ in range(_uploads(algorithm)):
         for task in federation.tasks.values():
             rule = f"a task names the recipe {task.recipe!r}, which is not among its recipes {algorithm.recipes}"
-            _expect(task.recipe in algorithm.recipes, algorithm, rule)
+            _expect(task.recipe in algorithm.recipes, rule)
         federation.step()
 
 
@@ -99,7 +151,7 @@ def restores(algorithm: Algorithm, model: Model = TOY) -> None:
         restarted.restart()
         one, two = kept.coordinator, restarted.coordinator
         same = one.digest() == two.digest() and list(one.state.clusters) == list(two.state.clusters)
-        _expect(same, algorithm, "a restart changed the state")
+        _expect(same, "a restart changed the state")
 
 
 def replays(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -116,7 +168,7 @@ def replays(algorithm: Algorithm, model: Model = TOY) -> None:
     again = Coordinator.restore(algorithm, first, pace=federation.coordinator.pace)
     for event in decoded:
         again.replay(event)
-    _expect(again.digest() == federation.coordinator.digest(), algorithm, "a replay gave another state")
+    _expect(again.digest() == federation.coordinator.digest(), "a replay gave another state")
 
 
 def folds_a_retry_once(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -126,11 +178,10 @@ def folds_a_retry_once(algorithm: Algorithm, model: Model = TOY) -> None:
         upload = federation.step()
         before = federation.coordinator.digest()
         again = federation.coordinator.receive(upload)
-        _expect(federation.coordinator.digest() == before, algorithm, "a retry changed the state")
+        _expect(federation.coordinator.digest() == before, "a retry changed the state")
         expected = [federation.tasks[upload.client]] if upload.client in federation.tasks else []
         _expect(
             [encode("task", r.task) for r in again] == [encode("task", t) for t in expected],
-            algorithm,
             "a retry got another answer",
         )
         _refuses(federation, replace(upload, samples=upload.samples + 1), errors.Conflict)
@@ -146,10 +197,10 @@ def takes_two_of_one_client(algorithm: Algorithm, model: Model = TOY) -> None:
     while client not in federation.tasks:
         federation.step()
     second = federation.upload_of(client)
-    _expect(second.number == first.number + 1, algorithm, "numbers are not consecutive")
+    _expect(second.number == first.number + 1, "numbers are not consecutive")
     federation.take(federation.coordinator.receive(second))
     member = federation.coordinator.state.members[client]
-    _expect(member.answered == second.number, algorithm, "the second upload was not taken")
+    _expect(member.answered == second.number, "the second upload was not taken")
 
 
 def survives_leaving_untrained(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -161,7 +212,7 @@ def survives_leaving_untrained(algorithm: Algorithm, model: Model = TOY) -> None
     federation.take(federation.coordinator.join(client, 10))
     for _ in range(_uploads(algorithm)):
         federation.step()
-    _expect(federation.coordinator.state.version > 0, algorithm, "nothing was folded any more")
+    _expect(federation.coordinator.state.version > 0, "nothing was folded any more")
 
 
 def survives_leaving(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -174,18 +225,18 @@ def survives_leaving(algorithm: Algorithm, model: Model = TOY) -> None:
     federation.take(federation.coordinator.leave(client))
     _refuses(federation, old, errors.TaskClosed)
     federation.take(federation.coordinator.join(client, 10))
-    _expect(federation.coordinator.state.version == version, algorithm, "leaving counted as a fold")
+    _expect(federation.coordinator.state.version == version, "leaving counted as a fold")
     for _ in range(_uploads(algorithm)):
         if client in federation.tasks:
             break
         federation.step()
     if client in federation.tasks:
-        _expect(federation.tasks[client].number == old.number + 1, algorithm, "a number was used again")
+        _expect(federation.tasks[client].number == old.number + 1, "a number was used again")
     _refuses(federation, old, errors.TaskClosed)
     for other in federation.world.names:
         federation.coordinator.leave(other)
     state, desk = federation.coordinator.state, federation.coordinator.desk
-    _expect(state.present == 0 and desk.open == 0 and not desk.waiting, algorithm, "somebody is still there")
+    _expect(state.present == 0 and desk.open == 0 and not desk.waiting, "somebody is still there")
 
 
 def refuses_strangers(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -242,9 +293,9 @@ def _refuses(federation: ToyFederation, upload: Upload, kind: type[Refused]) -> 
     except kind:
         pass
     else:
-        raise AssertionError(f"{federation.algorithm.name}: took what should be {kind.__name__}: {upload}")
+        raise AssertionError(f"it took what should be {kind.__name__}: {upload}")
     rule = f"a refusal ({kind.__name__}) changed the state"
-    _expect(federation.coordinator.digest() == before, federation.algorithm, rule)
+    _expect(federation.coordinator.digest() == before, rule)
 
 
 def serves_one_client(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -253,7 +304,7 @@ def serves_one_client(algorithm: Algorithm, model: Model = TOY) -> None:
     federation.join_all()
     for _ in range(_uploads(algorithm)):
         federation.step()
-    _expect(federation.coordinator.state.version > 0, algorithm, "one client never caused a fold")
+    _expect(federation.coordinator.state.version > 0, "one client never caused a fold")
 
 
 def serves_one_cluster(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -274,12 +325,13 @@ def agrees_over_http(algorithm: Algorithm, model: Model = TOY) -> None:
     served.run()
     assert isinstance(served.transport, InProcess)
     served.transport.close()
-    _expect(direct.coordinator.digest() == served.coordinator.digest(), algorithm, "over HTTP the bits differ")
+    _expect(direct.coordinator.digest() == served.coordinator.digest(), "over HTTP the bits differ")
 
 
 CHECKS: dict[str, Callable[[Algorithm, Model], None]] = {
     check.__name__: check
     for check in (
+        answers_in_kind,
         is_pure,
         names_its_recipes,
         restores,
