@@ -174,3 +174,10 @@ def test_fedasync_in_a_casa_preset_has_the_printed_hinge(preset) -> None:
     algorithm = of_casa(preset, name="fedasync").algorithm
     assert isinstance(algorithm, FedAsync)
     assert (algorithm.alpha, algorithm.staleness, algorithm.a, algorithm.b) == (0.3, "hinge", 1.0, 4.0)
+
+
+def test_flexcfls_mnist_is_read_as_its_authors_read_it() -> None:
+    """Every pixel standardised, 90/10, and a score after every round."""
+    tables = tables_of("flexcfl-mnist", [])
+    world = tables["world"]
+    assert (world["standardise"], world["test_share"], tables["evaluate_every_rounds"]) == ("pixel", 0.1, 1)
