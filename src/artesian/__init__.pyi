@@ -54,6 +54,7 @@ from artesian.simulator.worlds import DigitWorld as DigitWorld
 from artesian.core import Algorithm as Algorithm
 from artesian.core import Task as Task
 from artesian.core import Upload as Upload
+from artesian.core import Matrix as Matrix
 from artesian.core import Measured as Measured
 from artesian.core import Receipt as Receipt
 from artesian.core import Step as Step

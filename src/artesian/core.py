@@ -444,6 +444,20 @@ class MeasureContext:
     proxies: Mapping[ClusterId, Learner]
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """Numbers with names for rows and columns, such as how alike every pair of clients is."""
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    values: np.ndarray
+
+    def __post_init__(self) -> None:
+        if self.values.shape != (len(self.rows), len(self.columns)):
+            shape = f"{len(self.rows)} rows and {len(self.columns)} columns"
+            raise ValueError(f"A matrix with names for {shape} has values of shape {self.values.shape}")
+
+
 class Algorithm(Protocol):
     """WHAT: pure. No I/O, no clock, no threads, no framework. Subclass it to inherit the defaults."""
 
@@ -493,6 +507,10 @@ class Algorithm(Protocol):
     def appraise(self, params: Params, proxy: Learner) -> float | None:
         """A cluster's own number on its proxy set; the engine asks after a step that changed it."""
         return None
+
+    def matrices(self, state: State) -> Mapping[str, Matrix]:
+        """What a method knows of pairs: similarities of clients, importances of clusters. For `export` alone."""
+        return {}
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         """What one or many uploads change."""

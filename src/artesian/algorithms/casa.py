@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from artesian.algorithms.clustering import eigengap, eigenvalues, spectral_groups
+from artesian.algorithms.clustering import eigengap, eigenvalues, spectral_groups, square
 from artesian.algorithms.peers import Peers, Unit
 from artesian.algorithms.settings import KnowsLength, only
 from artesian.algorithms.staleness import casa
@@ -34,6 +34,7 @@ from artesian.core import (
     ClientId,
     Cluster,
     ClusterId,
+    Matrix,
     Measured,
     Member,
     Receipt,
@@ -145,6 +146,10 @@ class CASA(Algorithm):
         notes |= {"undefined": undefined, "gap": gap, "parts": len(parts)}
         changed = self._mixed(layout, old.params, m, rates[1])  # A-phase
         return Step({now: changed}, mixtures, peers.memory(), notes, born, gone)
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """The cosines of all pairs that are known; NaN: not known."""
+        return {"similarity": square(state.memory["clients"], state.memory["similarity"])}
 
     def pace(self) -> Stream:
         return Stream(patience=self.patience)

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.algorithms.clustering import blank_table, cosines, linked_groups, refreshed
+from artesian.algorithms.clustering import blank_table, cosines, linked_groups, refreshed, square
 from artesian.algorithms.membership import home, home_task, mean_of_clusters, members_of
 from artesian.algorithms.settings import InRoundsAfterAll, MixesUploads, only
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
+from artesian.core import Algorithm, Buffers, ClientId, Cluster, ClusterId, Matrix, Measured, State, Step, Task
 from artesian.engine.pace import Stream
 from artesian.errors import check
 from artesian.params import Layout, Params, average, combine, cosine, minus, norm, toward
@@ -87,6 +87,11 @@ class CFL(_Splitting, InRoundsAfterAll):
 
     def task(self, state: State, client: ClientId) -> Task:
         return home_task(state, client, delta=True)
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """The cosines of the newest changes, none older than one round."""
+        last: Mapping[ClientId, Params] = state.memory["last"]
+        return {"similarity": square(list(last), cosines(state.layout, list(last.values())))}
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         sent = {m.upload.client: m.upload.params for m in measured}
@@ -175,6 +180,10 @@ class CFLAsync(_Splitting, MixesUploads):
             return Step({own: merged}, {client: {own: 1.0}}, table, notes)
         mixtures = {member: {k: 1.0} for member, k in homes.items()}
         return Step(dict.fromkeys(born, merged), mixtures, table, notes, born, (own,))
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """The cosines of everybody's newest change."""
+        return {"similarity": square(state.memory["clients"], state.memory["cosines"])}
 
     def _groups(self, state: State, cluster: ClusterId, table: Mapping[str, Any]) -> Groups:
         """The members of a cluster, in two groups if it splits; those who left follow whom they resemble."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from artesian.core import Matrix
 from artesian.errors import MissingExtra
 from artesian.params import Layout, Params, cosine, dot, norm
 
@@ -49,6 +50,11 @@ def refreshed(layout: Layout, table: Mapping[str, Any], news: Mapping[str, Param
             inner = dot(layout, vectors[clients[i]], vectors[clients[j]]) if size else 0.0
             cosines[i, j] = cosines[j, i] = inner / size if size else 0.0
     return {"clients": clients, "vectors": vectors, "norms": norms, "cosines": cosines}
+
+
+def square(names: Sequence[str], values: np.ndarray) -> Matrix:
+    """A matrix whose rows and columns have the same names."""
+    return Matrix(tuple(names), tuple(names), values)
 
 
 def eigenvalues(affinity: np.ndarray, most: int) -> np.ndarray:

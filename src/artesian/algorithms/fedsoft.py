@@ -21,7 +21,20 @@ import numpy as np
 
 from artesian.algorithms.settings import WaitsForAll
 from artesian.algorithms.starts import Initial, check_count, different
-from artesian.core import ESTIMATE_ONLY, OWN, Buffers, ClientId, ClusterId, Measured, Mixture, State, Step, Task, Upload
+from artesian.core import (
+    ESTIMATE_ONLY,
+    OWN,
+    Buffers,
+    ClientId,
+    ClusterId,
+    Matrix,
+    Measured,
+    Mixture,
+    State,
+    Step,
+    Task,
+    Upload,
+)
 from artesian.engine.pace import Rounds
 from artesian.errors import SettingError, check
 from artesian.params import Layout, Params, average
@@ -89,6 +102,16 @@ class FedSoft(WaitsForAll):
 
     def pace(self) -> Rounds:
         return Rounds(None, self.quorum, self.patience, self._select, self.first_round)
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """u and v: how important each cluster is to a client, and with which probability it is drawn for it."""
+        known = _estimates(state, {})
+        if not known:
+            return {}
+        names = tuple(known), tuple(state.clusters)
+        importance = np.array([[mixture.get(k, 0.0) for k in names[1]] for mixture in known.values()])
+        selection = np.stack([_chances(state, known, k) for k in names[1]], axis=1)
+        return {"importance": Matrix(*names, importance), "selection": Matrix(*names, selection)}
 
     def _is_due(self, state: State) -> bool:
         trained: int = state.memory["trained"]

@@ -17,9 +17,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from artesian.algorithms import staleness
 from artesian.algorithms.settings import only
-from artesian.core import OWN, Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.core import OWN, Algorithm, Buffers, ClientId, Cluster, Matrix, Measured, State, Step, Task
 from artesian.engine.pace import Stream
 from artesian.errors import check
 from artesian.params import Layout, Params, toward
@@ -73,6 +75,12 @@ class FedSoftAsync(Algorithm):
             if shares.get(k, 0.0) > 0
         }
         return Step(changed, {m.upload.client: shares}, notes={"stale": 0, "staleness": late})
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """mu: the shares each client sent last."""
+        known = {client: member.mixture for client, member in state.members.items() if member.mixture}
+        values = np.array([[shares.get(k, 0.0) for k in state.clusters] for shares in known.values()])
+        return {"importance": Matrix(tuple(known), tuple(state.clusters), values)} if known else {}
 
     def pace(self) -> Stream:
         return Stream()

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.algorithms.clustering import cosines, kmeans_groups, left_singular, linked_groups
+from artesian.algorithms.clustering import cosines, kmeans_groups, left_singular, linked_groups, square
 from artesian.algorithms.directions import DISTANCES, ORIGIN, directions_digest
 from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.core import (
@@ -31,6 +31,7 @@ from artesian.core import (
     ClientId,
     Cluster,
     ClusterId,
+    Matrix,
     Measured,
     Mixture,
     State,
@@ -117,6 +118,11 @@ class FedGroup(InRoundsAfterAll):
         if measured[0].receipt.recipe == "match":
             return self._place(state, measured[0])
         return self._train_groups(state, [m for m in measured if m.receipt.memo != COLD])
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """The cosines of the directions in which the groups set out."""
+        directions: Models = state.memory["directions"]
+        return {"directions": square(list(directions), cosines(state.layout, list(directions.values())))}
 
     def pace(self) -> Rounds:
         first = max(self.groups or 1, self.first_round or 1)

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from artesian.algorithms.clustering import blank_table, refreshed, spectral_groups
+from artesian.algorithms.clustering import blank_table, refreshed, spectral_groups, square
 from artesian.algorithms.membership import home_task
 from artesian.algorithms.settings import InRoundsAfterAll, KnowsLength, MixesUploads, only
-from artesian.core import Buffers, ClientId, Cluster, ClusterId, Measured, State, Step, Task
+from artesian.core import Buffers, ClientId, Cluster, ClusterId, Matrix, Measured, State, Step, Task
 from artesian.engine.pace import Stream
 from artesian.errors import check
 from artesian.params import Layout, Params, average, minus, toward
@@ -68,6 +68,10 @@ class _Connected(KnowsLength):
 
     def task(self, state: State, client: ClientId) -> Task:
         return home_task(state, client)
+
+    def matrices(self, state: State) -> dict[str, Matrix]:
+        """The cosines of the newest weights, or changes, of all clients."""
+        return {"similarity": square(state.memory["clients"], state.memory["cosines"])}
 
     def threshold(self, rounds: int) -> float:
         """th(t): from alpha_start towards 1."""

@@ -27,7 +27,7 @@ from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worlds import WORLDS, World
 
 NUMBERS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample", "tune")
-MORE = ("evaluate", "target", "recipes")
+MORE = ("evaluate", "export", "target", "recipes")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from math import log
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from artesian.params import Params, average, combine, distance
 from artesian.recipes import recipe
 from artesian.simulator.client_scores import ClientScores
 from artesian.simulator.executor import Promise
+from artesian.simulator.export import Export
 from artesian.simulator.jobs import Place, Score
 from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
 from artesian.simulator.table import Cell, Table
@@ -100,6 +102,7 @@ class Evaluation:
     clusters: Table
     clients: Table
     evaluate: Evaluate = "clusters"
+    export: Export | None = None  # what is exported besides
     entries: list[UnscoredUpload] = field(default_factory=list)
     estimated: dict[ClientId, Mixture] = field(default_factory=dict)
     true: dict[ClientId, Mixture] = field(default_factory=dict)
@@ -117,7 +120,8 @@ class Evaluation:
     @property
     def tables(self) -> dict[str, Table]:
         """The tables by the name of their file."""
-        return {"metrics": self.uploads, "clusters": self.clusters, "clients": self.clients}
+        exported = self.export.tables if self.export else {}
+        return {"metrics": self.uploads, "clusters": self.clusters, "clients": self.clients, **exported}
 
     def note(self, entry: UnscoredUpload) -> None:
         """An upload was accepted."""
@@ -147,6 +151,10 @@ class Evaluation:
             shown = [name] if coordinator.algorithm.stands_for and name in clusters else list(clusters)
             scores = tuple(self._score_of(name, k, coordinator) for k in shown)
             self._rows.append(UnfinishedRow(self.clusters, (upload, time, name, Best(scores))))
+        if self.export:
+            for k, name in product(clusters, self.names):
+                cells = (upload, time, k, name, self._score_of(name, k, coordinator))
+                self._rows.append(UnfinishedRow(self.export.distributions, cells))
         self.enter()
 
     def evaluate_clients(
@@ -270,6 +278,11 @@ class Evaluation:
         score = self.scorer(Score(ensemble, client=client, cycle=entry.cycle))
         after = (score, known, divergence(entry.mixture, even), discrepancy(coordinator.state, client, entry.trained))
         self._rows.append(UnfinishedRow(self.uploads, (*before, *after)))
+        if self.export:
+            shares = coordinator.state.members[client].mixture or {}
+            for k in dict.fromkeys([*entry.mixture, *shares]):
+                cells = (entry.upload, entry.time, client, k, entry.mixture.get(k), shares.get(k))
+                self._rows.append(UnfinishedRow(self.export.shares, cells))
 
 
 def discrepancy(state: State, client: ClientId, trained: Params | None) -> float | None:

@@ -41,6 +41,7 @@ class Experiment:
     evaluate_every: int = 20  # uploads between two evaluations
     evaluate_every_rounds: int | None = None  # rounds between two evaluations, instead of uploads
     evaluate: Evaluate = "clusters"  # or "clients": evaluate every client on its own test data, too
+    export: bool = False  # write more for later study: clusters on every distribution, mixtures, matrices
     target: float | None = None  # an accuracy: the summary says when clients reached it
     snapshot_every: int = 200  # uploads between two snapshots of a run that is kept in a folder
     proxy_sample: int | None = None  # samples of every proxy set that an upload is measured on; None: all
@@ -53,6 +54,7 @@ class Experiment:
             "evaluate_every_rounds is at least 1": self.evaluate_every_rounds is None
             or self.evaluate_every_rounds >= 1,
             "tune is at least 0": self.tune >= 0,
+            "export is true or false": isinstance(self.export, bool),
             "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
@@ -156,6 +158,7 @@ class Experiment:
         """Left out where they are not set: so the digest of settings from before there were these is still the same."""
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
         found = {"recipes": names, "tune": self.tune, "evaluate_every_rounds": self.evaluate_every_rounds}
+        found |= {"export": self.export}
         return {name: value for name, value in found.items() if value}
 
     def opening(self, seed: int) -> list[str]:

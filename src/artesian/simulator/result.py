@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, Mixture
+from artesian.core import ClientId, ClusterId, Matrix, Mixture
 from artesian.errors import MissingExtra, NoRun, SettingError
 from artesian.params import Params
 from artesian.simulator.folder import read_json
@@ -18,7 +18,7 @@ from artesian.storage.journal import read_journal
 if TYPE_CHECKING:
     import pandas
 
-Rows = Literal["metrics", "clusters", "clients", "journal"]
+Rows = Literal["metrics", "clusters", "clients", "distributions", "shares", "journal"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,6 +46,12 @@ class Run:
     """Where the run is kept, if it is."""
     finished: bool = True
     """False for a run that was opened before its end."""
+    distributions: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """A table with one row per evaluation, cluster and distribution. Empty without the setting `export`."""
+    shares: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """A table with one row per upload and cluster: true and estimated share. Empty without `export`."""
+    matrices: Mapping[int, Mapping[str, Matrix]] = field(default_factory=dict)
+    """Matrices of the algorithm, such as similarities of clients, by uploads and name. Empty without `export`."""
 
     def __repr__(self) -> str:
         told = self.summary
@@ -79,6 +85,7 @@ class Run:
         if name == "journal":
             return self.journal
         tables = {"metrics": self.metrics, "clusters": self.clusters, "clients": self.clients}
+        tables |= {"distributions": self.distributions, "shares": self.shares}
         if name not in tables:
             raise SettingError(f"A run has no table {name!r}", f"Name one of {', '.join(tables)} or journal")
         return tables[name]

@@ -20,6 +20,7 @@ from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation, UnscoredUpload
 from artesian.simulator.executor import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
+from artesian.simulator.export import DISTRIBUTIONS, SHARES, Export, is_moment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration, read_json
 from artesian.simulator.jobs import Done, Job, Key, Place
@@ -85,6 +86,7 @@ class Simulation:
             self._table("clusters", CLUSTERS, lengths),
             self._table("clients", CLIENTS, lengths),
             experiment.evaluate,
+            self._export(lengths) if experiment.export else None,
         )
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
@@ -330,6 +332,9 @@ class Simulation:
 
     def _evaluate(self) -> None:
         uploads, now = self.totals.uploads, self.clock.now
+        before = (self.evaluation.evaluated or (0, 0))[bool(self.experiment.rounds)]
+        if self.evaluation.export and is_moment(before, self._done(), self._planned):
+            self.evaluation.export.keep(self.experiment.algorithm, self.coordinator.state, uploads)
         self.evaluation.evaluate_clusters(self.coordinator, uploads, now)
         self.evaluation.evaluate_clients(self.coordinator, self.notebooks, self._cycle, uploads, now)
 
@@ -386,6 +391,10 @@ class Simulation:
     def _tick(self, began: float) -> None:
         self.totals = replace(self.totals, wall_seconds=time.perf_counter() - began)
 
+    def _export(self, lengths: Mapping[str, int]) -> Export:
+        tables = (self._table("distributions", DISTRIBUTIONS, lengths), self._table("shares", SHARES, lengths))
+        return Export(*tables, self.folder.path / "matrices" if self.folder else None)
+
     def _table(self, name: str, columns: tuple[str, ...], lengths: Mapping[str, int]) -> Table:
         return self.folder.table(name, columns, lengths.get(name, 0)) if self.folder else Table(columns)
 
@@ -402,15 +411,15 @@ class Simulation:
             for table in scores.tables.values():
                 table.flush()
             self.folder.finish(summary, models, mixtures)
+        tables: dict[str, Any] = {name: table.arrays() for name, table in scores.tables.items()}
         return Run(
             summary,
-            scores.uploads.arrays(),
-            scores.clusters.arrays(),
-            scores.clients.arrays(),
-            models,
-            params,
-            mixtures,
-            self.folder.path if self.folder else None,
+            **tables,
+            models=models,
+            params=params,
+            mixtures=mixtures,
+            folder=self.folder.path if self.folder else None,
+            matrices=scores.export.matrices() if scores.export else {},
         )
 
     def _summary(self) -> dict[str, Any]:

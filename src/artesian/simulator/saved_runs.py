@@ -16,6 +16,7 @@ from artesian.core import ClientId, ClusterId, Mixture
 from artesian.errors import NoRun, StorageError
 from artesian.params import Layout, Params
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS
+from artesian.simulator.export import DISTRIBUTIONS, SHARES, read_all_matrices
 from artesian.simulator.folder import read_json
 from artesian.simulator.result import Run
 from artesian.simulator.table import read_table
@@ -24,6 +25,7 @@ from artesian.storage.codec import check_format
 from artesian.storage.files import storage
 
 TABLES = {"metrics": UPLOADS, "clusters": CLUSTERS, "clients": CLIENTS}
+EXPORTED = {"distributions": DISTRIBUTIONS, "shares": SHARES}  # on request
 Mixtures = Mapping[ClientId, tuple[Mixture, Mixture | None]]
 
 
@@ -84,6 +86,7 @@ def _finished(path: Path) -> Run:
         params={k: layout.pack(arrays) for k, arrays in models.items()} if layout else {},
         mixtures=_final_mixtures(path / "mixtures.json"),
         folder=path,
+        matrices=read_all_matrices(path / "matrices"),
     )
 
 
@@ -97,12 +100,15 @@ def _unfinished(path: Path, config: Mapping[str, Any]) -> Run:
         mixtures=saved.mixtures,
         folder=path,
         finished=False,
+        matrices=read_all_matrices(path / "matrices", saved.uploads),
     )
 
 
 def _tables(path: Path, lengths: Mapping[str, int]) -> dict[str, Any]:
     """The tables of a run by name, each up to its length in bytes, or to its end."""
-    return {name: read_table(path / f"{name}.csv", columns, lengths.get(name)) for name, columns in TABLES.items()}
+    exported = {name: columns for name, columns in EXPORTED.items() if (path / f"{name}.csv").exists()}
+    wanted = TABLES | exported
+    return {name: read_table(path / f"{name}.csv", columns, lengths.get(name)) for name, columns in wanted.items()}
 
 
 def _short_summary(config: Mapping[str, Any], saved: Saved) -> dict[str, Any]:
