@@ -22,7 +22,7 @@ from artesian.algorithms import ALGORITHMS
 from artesian.cli import console
 from artesian.config.experiments import presets
 from artesian.data.mnist import MNIST
-from artesian.errors import ArtesianError, StorageError
+from artesian.errors import ArtesianError, RunExists, SettingError, StorageError
 from artesian.simulator.run import Progress
 
 ROOT = Path(__file__).parent.parent
@@ -187,6 +187,22 @@ def test_a_run_says_what_is_pre_trained_on_which_data_before_it_begins() -> None
     told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *single]).stderr
     assert "no pre-training: the start is one random model" in told
     assert "cdfl has one cluster here: a single model for all clients, and no mixture to estimate" in told
+
+
+def test_what_speaks_against_a_run_is_said_before_it_announces_anything(tmp_path) -> None:
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "notes.txt").touch()
+    taken = ["--out", str(tmp_path / "seed-1")]
+    for options in (taken, ["--executor", "inline", "--workers", "2"], ["--out", str(tmp_path), "--seeds", "2"]):
+        told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *options])
+        assert isinstance(told.exception, (RunExists, SettingError))
+        assert told.stderr == ""
+    assert not (tmp_path / "seed-0").exists()
+
+
+def test_several_runs_announce_themselves_once() -> None:
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--seeds", "2"]).stderr
+    assert told.count("pre-training: ") == 1
 
 
 def test_tables_in_a_pipe_are_rows_with_tabs() -> None:

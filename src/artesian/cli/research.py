@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,13 +108,20 @@ def simulate(
         "memory_limit": memory_limit,
     }
     chosen = range(seeds) if seeds is not None else [seed or 0]
-    if not as_json:
+    places = {number: folder / f"seed-{number}" if folder and seeds is not None else folder for number in chosen}
+    if not resume:
+        _check_new(places.values())
+
+    @cache
+    def opening() -> None:
+        """Said once, before the first run that begins."""
         for line in experiment.opening(chosen[0]):
             _say(line)
+
     summaries = []
-    for number in chosen:
-        place = folder / f"seed-{number}" if folder and seeds is not None else folder
-        summary = _run_seed(experiment, number, means, place, resume, profile, quiet=as_json)
+    for number, place in places.items():
+        more = {**means, "out": place, "resume": resume, "profile": profile}
+        summary = _run_seed(experiment, number, more, None if as_json else opening)
         summaries.append(summary)
         if as_json:
             sys.stdout.write(json.dumps(summary) + "\n")
@@ -251,24 +259,27 @@ def data(as_json: AsJson = False) -> None:
     out.print(f"{VARIABLE} is {folder or 'not set: set it to the folder of your data'}", highlight=False, markup=False)
 
 
+def _check_new(places: Iterable[Path | None]) -> None:
+    """Refuse a folder that holds something before the first of several runs, not before the last."""
+    from artesian.simulator.folder import RunFolder
+
+    for place in places:
+        if place is not None:
+            RunFolder.check_new(place)
+
+
 def _run_seed(
-    experiment: Experiment,
-    seed: int,
-    means: Mapping[str, Any],
-    folder: Path | None,
-    resume: bool,
-    profile: bool,
-    quiet: bool,
+    experiment: Experiment, seed: int, options: Mapping[str, Any], opening: Callable[[], None] | None
 ) -> dict[str, Any]:
+    """One run; without an `opening` it says nothing."""
     from artesian.simulator.folder import read_json
     from artesian.simulator.run import run_experiment
 
+    folder = options["out"]
     label = f"{experiment.name} {experiment.algorithm.name} seed {seed}"
     try:
-        with progress_of(label, quiet) as progress:
-            run = run_experiment(
-                experiment, seed=seed, out=folder, resume=resume, progress=progress, profile=profile, **means
-            )
+        with progress_of(label, opening is None) as progress:
+            run = run_experiment(experiment, seed=seed, progress=progress, opening=opening, **options)
     except KeyboardInterrupt:
         kept = f"Continue it with --resume --out {folder}" if folder else "Nothing was kept: there was no --out"
         err.print(f"interrupted. {kept}.", style="yellow", highlight=False)

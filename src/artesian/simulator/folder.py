@@ -39,16 +39,23 @@ class RunFolder:
             (path / "snapshots").mkdir(exist_ok=True)
         self.blobs = Blobs(path / "blobs")
 
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """Refuse a place that holds anything already."""
+        with storage(path):
+            if not path.exists() or _is_fresh(path):
+                return
+        run = (path / "config.json").exists()
+        raise RunExists(
+            f"{path} holds a run already" if run else f"{path} exists and is not a run folder",
+            "Give another --out, or --resume" if run else "Give another --out",
+        )
+
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
         """A new folder; one that holds anything already is left alone."""
+        cls.check_new(path)
         with storage(path):
-            if path.exists() and not _is_fresh(path):
-                run = (path / "config.json").exists()
-                raise RunExists(
-                    f"{path} holds a run already" if run else f"{path} exists and is not a run folder",
-                    "Give another --out, or --resume" if run else "Give another --out",
-                )
             path.mkdir(parents=True, exist_ok=True)
         write_file(path / "config.json", json.dumps(config, indent=2).encode())
         return cls(path)

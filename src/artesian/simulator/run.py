@@ -467,11 +467,13 @@ def run_experiment(
     progress: Callable[[Progress], None] | None = None,
     transport: Callable[[Coordinator], CoordinatorTransport] = Direct,
     profile: bool = False,
+    opening: Callable[[], None] | None = None,
     **means: Any,
 ) -> Run | None:
     """Run an experiment, in a folder if `out` is given; None if the run to resume had finished before.
 
-    With `profile`, the summary says where the time went. `means` are the fields of `Means`: workers and so on.
+    With `profile`, the summary says where the time went. `opening` is called once all is checked, before anything is
+    trained. `means` are the fields of `Means`: workers and so on.
     """
     Means(**means)  # a wrong choice is refused before there is a folder
     begun = out / "config.json" if resume and out is not None and (out / "config.json").exists() else None
@@ -490,6 +492,8 @@ def run_experiment(
         else:
             folder = RunFolder.create(out, config)
     spill = Means(**means).spill(folder.path if folder else None)
+    if opening is not None:
+        opening()
     try:
         return Simulation(
             experiment,
