@@ -181,3 +181,24 @@ def test_flexcfls_mnist_is_read_as_its_authors_read_it() -> None:
     tables = tables_of("flexcfl-mnist", [])
     world = tables["world"]
     assert (world["standardise"], world["test_share"], tables["evaluate_every_rounds"]) == ("pixel", 0.1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            "algorithm.mu=1",
+            "The algorithm fedavg has no setting 'mu'. It is a setting of fedprox; those of fedavg are: b",
+        ),
+        (
+            "algorithm.rho=1",
+            "no setting 'rho'. It is a setting of cdfl, fedasync, fedsoft-async; those of fedavg are: ",
+        ),
+        ("algorithm.quorun=1", "[algorithm] has no setting 'quorun'. Did you mean 'quorum'?"),
+        ("world.groups=3", "The world rotated has no setting 'groups'. It is a setting of label-groups; those of"),
+    ],
+)
+def test_a_setting_of_another_algorithm_or_world_says_whose_it_is(change, words) -> None:
+    with pytest.raises(SettingError) as caught:
+        load("digits-2", ["algorithm.name=fedavg", change])
+    assert words in str(caught.value)

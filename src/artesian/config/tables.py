@@ -85,7 +85,22 @@ def named(settings: Mapping[str, Any], known: Mapping[str, Any], what: str, defa
     if not isinstance(name, str):
         raise SettingError(f"{what}.name must be a text, not {name!r}", nearest(str(name), known))
     kind = known.get(name) or imported(name, known, what)
+    _check_belongs(rest, name, kind, known, what)
     return verified(value_of(kind, rest, what), name, what)
+
+
+def _check_belongs(rest: Mapping[str, Any], name: str, kind: Any, known: Mapping[str, Any], what: str) -> None:
+    """Refuse a setting that this one lacks and others have; one that nobody has may be misspelt."""
+    for key in rest:
+        others = sorted(other for other, its in known.items() if key in _setting_names(its))
+        if others and is_dataclass(kind) and key not in _setting_names(kind):
+            own = ", ".join(sorted(_setting_names(kind))) or "none"
+            problem = f"The {what} {name} has no setting {key!r}"
+            raise SettingError(problem, f"It is a setting of {', '.join(others)}; those of {name} are: {own}")
+
+
+def _setting_names(kind: Any) -> set[str]:
+    return {f.name for f in fields(kind) if f.init} if is_dataclass(kind) else set()
 
 
 def verified(value: Any, name: str, what: str) -> Any:
