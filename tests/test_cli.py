@@ -200,6 +200,25 @@ def test_what_speaks_against_a_run_is_said_before_it_announces_anything(tmp_path
     assert not (tmp_path / "seed-0").exists()
 
 
+@pytest.mark.parametrize(
+    ("url", "options", "words"),
+    [
+        ("nowhere", ["--ca", "missing.pem"], "Not the address of a server: 'nowhere'"),
+        ("https://host:8440", ["--ca", "missing.pem"], "missing.pem"),
+        ("https://host:8440", [], "No enrolment token to join with"),
+        ("https://host:8440", ["--token", "t"], "missing"),
+    ],
+)
+def test_a_client_judges_what_costs_least_first(tmp_path, monkeypatch, url, options, words) -> None:
+    """The address, the certificates, the token; only then is the user's own code imported, and a home made."""
+    monkeypatch.delenv("ARTESIAN_TOKEN", raising=False)
+    home = tmp_path / "home"
+    told = CliRunner().invoke(cli.app, ["client", url, "--home", str(home), "--learner", "missing:learner", *options])
+    assert isinstance(told.exception, SettingError)
+    assert words in str(told.exception)
+    assert not home.exists()
+
+
 def test_several_runs_announce_themselves_once() -> None:
     told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--seeds", "2"]).stderr
     assert told.count("pre-training: ") == 1

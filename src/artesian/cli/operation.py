@@ -138,13 +138,16 @@ def client(
 
     artesian client http://127.0.0.1:8440 --home homes/c07 --out model.safetensors
     """
-    from artesian.client.loop import describe, draws, learner_maker, refreshes, session_of, write_model
+    from artesian.client.loop import check_token, describe, draws, learner_maker, refreshes, session_of, write_model
+    from artesian.client.transport import Transport
 
     if held and not (home / "identity.json").exists():
         raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
+    transport = Transport(url, patience, ca)  # what costs least is judged first, and the user's own code run last
+    if not held:
+        check_token(token, home)
     make = learner_maker(learner) if learner else None
-    options = {"client": name, "patience": patience, "ca": ca, "recipes": recipes or ()}
-    with _stoppable(home), session_of(url, token, home, held, **options) as session:
+    with _stoppable(home), session_of(transport, token, home, held, name, recipes or ()) as session:
         if make is not None and not held:
             often = times if every is not None else times or 1
             complain = _complain if every is not None else None

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from artesian.client.connect import connect
 from artesian.client.session import Session, only_model_of
-from artesian.core import Ensemble, Learner, Task
+from artesian.client.transport import Transport
+from artesian.core import ClientId, Ensemble, Learner, Task
 from artesian.errors import (
     ArtesianError,
     Busy,
@@ -135,14 +135,25 @@ def learner_maker(source: str) -> Callable[[], Learner]:
     return make
 
 
-@contextmanager
-def session_of(url: str, token: str | None, home: Path, offline: bool = False, **options: Any) -> Iterator[Session]:
-    """A session whose home no other process uses; `offline` only reads it."""
-    if not (token or offline or (home / "joined").exists()):
+def check_token(token: str | None, home: Path) -> None:
+    """Whoever has not joined yet needs a token."""
+    if not (token or (home / "joined").exists()):
         raise SettingError("No enrolment token to join with", "Give --token, or set ARTESIAN_TOKEN")
+
+
+@contextmanager
+def session_of(
+    transport: Transport,
+    token: str | None,
+    home: Path,
+    offline: bool = False,
+    client: ClientId | None = None,
+    recipes: Sequence[str] = (),
+) -> Iterator[Session]:
+    """A session whose home no other process uses; `offline` only reads it."""
     lock = None if offline else _lock(home)
     try:
-        with connect(url, token=token or "", home=home, **options) as session:
+        with Session(transport, token or "", home, client, recipes) as session:
             yield session
     finally:
         if lock is not None:
