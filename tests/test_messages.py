@@ -9,6 +9,7 @@ import pytest
 
 import artesian
 from artesian import errors
+from artesian.storage.files import COMPLAINTS
 
 SOURCE = Path(artesian.__file__).parent
 DOCS = SOURCE.parents[1] / "docs"
@@ -49,18 +50,20 @@ def words_of(node: ast.expr) -> tuple[str | None, ...]:
     return (None,)
 
 
-def messages() -> list[Message]:
+def messages(kinds: set[str]) -> list[Message]:
+    """Every place where an error or a warning of these classes is made."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-            if name in KINDS and isinstance(node, ast.Call) and node.args:
+            if name in kinds and isinstance(node, ast.Call) and node.args:
                 place = f"{path.relative_to(SOURCE)}:{node.lineno} {name}"
                 found.append(Message(place, tuple(words_of(part) for part in node.args)))
     return found
 
 
-MESSAGES = messages()
+MESSAGES = messages(KINDS)
+WARNINGS = messages({"ChangedSince", "FellBack", "StartedAfresh"})
 
 
 def test_there_are_messages() -> None:
@@ -82,15 +85,23 @@ def quotes(text: str) -> list[str]:
     return [" ".join(line.removeprefix("> ").strip() for line in block.splitlines()) for block in blocks]
 
 
-QUOTES = quotes((DOCS / "reference" / "errors.md").read_text())
+ERRORS = (DOCS / "reference" / "errors.md").read_text()
+QUOTES = quotes(ERRORS)
 
 
 @pytest.mark.parametrize("quote", QUOTES)
 def test_a_message_that_the_documentation_quotes_is_a_real_one(quote) -> None:
-    templates = [m.pattern for m in MESSAGES if len(re.sub(r"\W", "", m.words)) > 12]
+    templates = [m.pattern for m in MESSAGES if len(re.sub(r"\W", "", m.words)) >= 12]
     extra = re.escape(str(errors.MissingExtra("PACKAGE", "EXTRA"))).replace("PACKAGE", ".+").replace("EXTRA", ".+")
     rule = r"\S.* must .*, not .+"  # those of settings, made by errors.check
-    assert any(re.fullmatch(pattern, quote) for pattern in (*templates, extra, rule)), quote
+    system = [rf"{problem}: .+\. {remedy}\." for problem, remedy in COMPLAINTS.values()]
+    warned = [message.pattern for message in WARNINGS]
+    assert any(re.fullmatch(pattern, quote) for pattern in (*templates, *system, *warned, extra, rule)), quote
+
+
+def test_every_message_on_the_page_of_errors_is_quoted_and_so_checked() -> None:
+    spans = re.findall(r"`([^`]+)`", ERRORS)
+    assert [span for span in spans if len(span.split()) > 3] == []
 
 
 def test_the_page_of_errors_quotes_messages() -> None:

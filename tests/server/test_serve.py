@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from artesian.algorithms import FedAsync
-from artesian.config.federations import load, serve_experiment
+from artesian.config.federations import load_served, serve_experiment
 from artesian.errors import SettingError
 from artesian.execution.threads import single_threaded
 from artesian.server.auth import Tokens
@@ -38,7 +38,7 @@ measurers = 3
 def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(TOML)
-    federation, settings = load(str(path), ["snapshot_every=9", "algorithm.beta0=0.2"])
+    federation, settings = load_served(str(path), ["snapshot_every=9", "algorithm.beta0=0.2"])
     assert (federation.name, federation.clip, federation.publish_after) == ("mine", 2.5, 3)
     assert (settings.snapshot_every, settings.log) == (9, "text")
     assert (settings.measure, settings.measurers) == ("processes", 3)
@@ -72,12 +72,12 @@ def test_an_experiments_file_serves_what_it_simulates(tmp_path) -> None:
 def test_a_file_with_a_mistake_says_which(tmp_path, text, changes, words) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(SettingError, match=words):
-        load(str(tmp_path / "mine.toml"), changes)
+        load_served(str(tmp_path / "mine.toml"), changes)
 
 
 def test_a_module_is_changed_in_its_module() -> None:
     with pytest.raises(SettingError, match="Change its module"):
-        load("app:federation", ["algorithm.beta0=0.2"])
+        load_served("app:federation", ["algorithm.beta0=0.2"])
 
 
 def test_start_models_are_made_only_for_a_store_that_is_empty(tmp_path) -> None:
@@ -154,7 +154,7 @@ def test_serving_an_experiment_needs_no_table() -> None:
 def test_a_first_start_shows_its_progress(tmp_path, monkeypatch) -> None:
     lines: list[str] = []
     changes = ["world.clients=4", "start.trunk_epochs=1", "start.epochs=1"]
-    federation, _ = load("digits-2", changes, lines.append)
+    federation, _ = load_served("digits-2", changes, lines.append)
     assert lines == []  # nothing is trained before a store turns out to be empty
     store = Store(tmp_path / "store", federation.identity)
     service = Service.open(federation, store, report=lines.append)

@@ -40,7 +40,7 @@ def serve(
     """Serve until stopped; then finish what is under way and take a snapshot."""
     check_transport(host, cert, key, insecure)
     say(f"loading {source}")
-    federation, settings = load(source, changes, say)
+    federation, settings = load_served(source, changes, say)
     with (
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
         measuring_pool(federation, settings, source, changes) as pool,
@@ -67,12 +67,12 @@ def measuring_pool(
 
 def set_up_measurer(source: str, changes: Sequence[str], wanted: str) -> Perform:
     """Make this process a worker that measures uploads of a federation, which it builds itself."""
-    federation, _ = load(source, changes)
+    federation, _ = load_served(source, changes)
     stay_single_threaded(federation.model)
     return measurer(federation, wanted)
 
 
-def load(source: str, changes: Sequence[str] = (), report: Report | None = None) -> tuple[Federation, Settings]:
+def load_served(source: str, changes: Sequence[str] = (), report: Report | None = None) -> tuple[Federation, Settings]:
     """The federation of `module:name`, or of an experiment's file or preset, and how it is to be served.
 
     A change without a section is a deployment setting; one with a section changes the experiment. `report` shows

@@ -45,11 +45,9 @@ class RunFolder:
         with storage(path):
             if not path.exists() or _is_fresh(path):
                 return
-        run = (path / "config.json").exists()
-        raise RunExists(
-            f"{path} holds a run already" if run else f"{path} exists and is not a run folder",
-            "Give another --out, or --resume" if run else "Give another --out",
-        )
+        if (path / "config.json").exists():
+            raise RunExists(f"{path} holds a run already", "Give another --out, or --resume")
+        raise RunExists(f"{path} exists and is not a run folder", "Give another --out")
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
