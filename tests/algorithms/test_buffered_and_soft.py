@@ -21,7 +21,7 @@ def after(before, step):
 
 def test_ca2fl_takes_the_published_steps() -> None:
     """N = 4, M = 2, eta = 1: 0:1, 1:3, 0:2, 2:-1 give v = 2 then 1, w = 2 then 3, H = 1 then 1."""
-    algorithm = CA2FL(buffer_size=2)
+    algorithm = CA2FL(buffer_size=2, server_lr=1)
     first = state(algorithm, [vector(0)], memory=algorithm.init(layout(), [vector(0)], 0).memory)
     second = after(first, algorithm.fold(first, [measured("c0", vector(1)), measured("c1", vector(3))]))
     assert second.clusters["k0"].params.tolist() == [2]
@@ -42,9 +42,41 @@ def test_ca2fl_with_a_newcomer_and_a_server_rate() -> None:
     assert step.memory["total"].tolist() == [8]
 
 
+def test_ca2fl_steps_by_the_share_of_clients_in_a_buffer() -> None:
+    """N = 4, M = 2: eta = 1/2. 0:1, 1:3 give v = 2, w = 1; then 0:2, 2:-1 give v = 4/4 + (1 - 1)/2 = 1, w = 1.5."""
+    algorithm = CA2FL(buffer_size=2)
+    first = state(algorithm, [vector(0)], memory=algorithm.init(layout(), [vector(0)], 0).memory)
+    second = after(first, algorithm.fold(first, [measured("c0", vector(1)), measured("c1", vector(3))]))
+    assert second.clusters["k0"].params.tolist() == [1]
+    third = after(second, algorithm.fold(second, [measured("c0", vector(2)), measured("c2", vector(-1))]))
+    assert third.clusters["k0"].params.tolist() == [1.5]
+    assert [algorithm.rate(clients) for clients in (1, 2, 4, 80)] == [1, 1, 0.5, 0.025]
+    assert CA2FL(buffer_size=2, server_lr=0.3).rate(80) == 0.3
+
+
+def test_ca2fl_passes_a_constant_change_on_once_in_a_turn_of_all_clients() -> None:
+    """Eight clients whose change is always 1, two to a buffer: a turn of all is four folds. Once all are remembered,
+    v = 1 in every fold: eta = 1 would go 4 in a turn, eta = 2/8 goes 1, as FedAvg would."""
+    moved = {}
+    for name, algorithm in {"one": CA2FL(buffer_size=2, server_lr=1), "default": CA2FL(buffer_size=2)}.items():
+        memory = {"cache": {f"c{i}": vector(1) for i in range(8)}, "total": vector(8)}
+        now = state(algorithm, [vector(0)], clients=8, memory=memory)
+        for i in range(0, 8, 2):
+            uploads = [measured(f"c{i}", vector(1)), measured(f"c{i + 1}", vector(1))]
+            now = after(now, algorithm.fold(now, uploads))
+        moved[name] = now.clusters["k0"].params.tolist()
+    assert moved == {"one": [4], "default": [1]}
+
+
+def test_ca2fl_goes_on_with_the_rate_a_run_recorded() -> None:
+    assert CA2FL().resumed({"buffer_size": 10, "server_lr": 1.0}) == CA2FL(server_lr=1.0)
+    assert CA2FL(server_lr=0.5).resumed({"server_lr": 1.0}) == CA2FL(server_lr=0.5)
+    assert CA2FL().resumed({"server_lr": None}) == CA2FL().resumed({}) == CA2FL()
+
+
 def test_ca2fl_twice_the_same_client_in_a_buffer_telescopes() -> None:
     """(5 - 1) + (7 - 5) = 6: w = 0 + 0/4 + 6/2 with total 0 carried as 1 - 1."""
-    algorithm = CA2FL(buffer_size=2)
+    algorithm = CA2FL(buffer_size=2, server_lr=1)
     now = state(algorithm, [vector(0)], memory={"cache": {"c0": vector(1)}, "total": vector(0)})
     step = algorithm.fold(now, [measured("c0", vector(5)), measured("c0", vector(7))])
     assert step.clusters["k0"].tolist() == [3]

@@ -272,6 +272,16 @@ def test_a_run_goes_on_with_the_horizon_it_recorded(tmp_path) -> None:
         run_experiment(toy(ICFL(horizon=30), snapshot_every=10), out=tmp_path / "run", resume=True)
 
 
+def test_a_run_goes_on_with_the_server_lr_it_recorded(tmp_path) -> None:
+    """An earlier version had 1 as CA2FL's default; its runs end as they would have."""
+    before, now = (toy(CA2FL(3, **rate), snapshot_every=10) for rate in ({"server_lr": 1.0}, {}))
+    run_experiment(before, out=tmp_path / "whole")
+    with pytest.raises(Stopped):
+        run_experiment(before, out=tmp_path / "run", progress=stop_at(25))
+    run_experiment(now, out=tmp_path / "run", resume=True)
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+
+
 def test_patience_lets_a_round_go_on_without_its_slow_clients() -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10)
     patient = run_experiment(toy(FedAvg(clients_per_round=4), fleet=fleet))

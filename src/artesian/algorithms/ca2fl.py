@@ -7,16 +7,17 @@ those remembered. Every uploader gets the present model at once, buffer full or 
 Paper line -> method: "h_i" -> `memory["cache"]`; "H = (1/N) sum h_i" -> `memory["total"]` over the number of
 members; "v = H + (1/M) sum (Delta_i - h_i); w <- w + eta v" -> `fold`. H is that of the previous step: the refreshed
 one would count new changes twice.
-Differs from the paper: N is the number of clients who ever joined, so H shrinks as newcomers come; two uploads of a
-client in one buffer telescope; BatchNorm statistics take the plain mean of the buffer, without calibration; the sum
-of the cached changes is carried along, not added up anew.
+Differs from the paper: eta is M / N where it is not set, because 1 overshoots where clients upload one by one; N is
+the number of clients who ever joined, so H shrinks as newcomers come; two uploads of a client in one buffer
+telescope; BatchNorm statistics take the plain mean of the buffer, without calibration; the sum of the cached changes
+is carried along, not added up anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -32,12 +33,20 @@ class CA2FL(Algorithm):
 
     name: ClassVar[str] = "ca2fl"
     buffer_size: int = 10  # M
-    server_lr: float = 1.0  # eta
+    server_lr: float | None = None  # eta; None: min(1, M / N)
     buffers: Buffers = "average"
 
     def __post_init__(self) -> None:
-        check(self, {"server_lr is above 0": self.server_lr > 0})
+        check(self, {"server_lr is above 0": self.server_lr is None or self.server_lr > 0})
         self.pace()
+
+    def resumed(self, recorded: Mapping[str, Any]) -> Self:
+        """A run or store that began with a rate goes on with it where nobody sets another."""
+        return self if self.server_lr is not None else replace(self, server_lr=recorded.get("server_lr"))
+
+    def rate(self, clients: int) -> float:
+        """eta, of so many clients: about N / M steps apply H before a client's entry is refreshed, M / N of it each."""
+        return min(1.0, self.buffer_size / clients) if self.server_lr is None else self.server_lr
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         memory = {"cache": {}, "total": _nothing(layout)}
@@ -55,9 +64,10 @@ class CA2FL(Algorithm):
             news.append(m.upload.params)
             known.append(cache.get(m.upload.client, nothing))
             cache[m.upload.client] = keep_buffers(layout, nothing, m.upload.params)
-        step = self.server_lr / len(measured)
+        rate = self.rate(len(state.members))
+        step = rate / len(measured)
         models = (old, total, *known, *news)
-        shares = (1.0, self.server_lr / len(state.members), *[-step] * len(known), *[step] * len(news))
+        shares = (1.0, rate / len(state.members), *[-step] * len(known), *[step] * len(news))
         fresh = [keep_buffers(layout, nothing, change) for change in news]
         total = combine(layout, (total, *known, *fresh), (1.0, *[-1.0] * len(known), *[1.0] * len(fresh)), newest=0)
         return Step({"k0": combine(layout, models, shares)}, memory={"cache": cache, "total": total})

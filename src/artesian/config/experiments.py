@@ -83,8 +83,7 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
     if isinstance(changes, str):
         raise SettingError(f"changes must be a list, not {changes!r}", f"Write changes=[{changes!r}]")
     tables = scaled(tables, changes)
-    for change in changes:
-        apply(tables, change)
+    apply(tables, changes, default="cdfl")
     return {"name": name, **tables}
 
 

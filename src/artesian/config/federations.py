@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from artesian.config.experiments import build, tables_of
-from artesian.config.tables import checked, parse_change, settings_of
+from artesian.config.tables import apply, checked, parse_change, settings_of
 from artesian.errors import SettingError
 from artesian.execution.pool import WorkerPool, open_pool
 from artesian.execution.threads import single_threaded, stay_single_threaded
@@ -79,18 +79,22 @@ def load_served(source: str, changes: Sequence[str] = (), report: Report | None 
     lines of progress when the start models are pre-trained.
     """
     ours = [change for change in changes if "." not in change.partition("=")[0]]
-    table = dict(parse_change(change) for change in ours)
+    for change in ours:
+        parse_change(change)  # one that is none is refused in its own words
+    deployment = [f"server.{change}" for change in ours]
     others = [change for change in changes if change not in ours]
     if ":" in source:
         if others:
             raise SettingError(
                 f"{others[0]} cannot change {source}", "Change its module; --set takes deployment settings here"
             )
-        settings = settings_of(Settings, table, "the server")
+        tables: dict[str, Any] = {}
+        apply(tables, deployment)
+        settings = settings_of(Settings, tables.get("server", {}), "the server")
         return load_federation(source), settings
-    tables = tables_of(source, others)
+    tables = tables_of(source, [*others, *deployment])
     experiment = build(tables)
-    settings = settings_of(Settings, {**tables.get("server", {}), **table}, "the server")
+    settings = settings_of(Settings, tables.get("server", {}), "the server")
     return serve_experiment(experiment, tables.get("federation", {}), report), settings
 
 

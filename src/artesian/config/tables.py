@@ -21,6 +21,7 @@ VERBS = {
     "model": ("layout", "start", "learner"),
 }  # what each kind of value must have at least
 USUAL = "small"  # the scale of a file as it is
+UNSET = object()  # the value of a change that has none: the setting is removed, and its default counts
 WORDS = {
     "bool_type": "true or false",
     "float_type": "a number",
@@ -31,27 +32,54 @@ WORDS = {
 
 
 def parse_change(change: str) -> tuple[str, Any]:
-    """`section.key=value`, where the value is TOML, or plain text."""
+    """`section.key=value`, where the value is TOML, or plain text, or nothing: UNSET."""
     place, equals, text = change.partition("=")
     if not equals or not all(part.strip() for part in place.split(".")):
         raise SettingError(f"{change!r} is not a change", "Write section.key=value, such as --set world.clusters=4")
+    place = ".".join(part.strip() for part in place.split("."))
+    if not text.strip():
+        return place, UNSET
     try:
-        return place.strip(), tomllib.loads(f"x = {text}")["x"]
+        return place, tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
-        return place.strip(), text.strip()
+        return place, text.strip()
 
 
-def apply(tables: dict[str, Any], change: str) -> None:
-    place, value = parse_change(change)
-    *path, last = [part.strip() for part in place.split(".")]
-    table = tables
+def apply(tables: dict[str, Any], changes: Sequence[str], default: str = "") -> None:
+    """Set and remove what these changes say, one after the other; `default` is the algorithm where none is named."""
+    parsed = [parse_change(change) for change in changes]
+    names = [value for place, value in parsed if place == "algorithm.name"]
+    name = names[-1] if names else tables.get("algorithm", {}).get("name", default)
+    for place, value in parsed:
+        if value is not UNSET:
+            _set(tables, place, value)
+        elif not any([_removed(tables, where) for where in _places(place, default if name is UNSET else name)]):
+            raise SettingError(f"Nothing sets {place}, so its default counts already", "Leave this change out")
+
+
+def _places(place: str, algorithm: str) -> list[str]:
+    """Where a setting may stand: one of the algorithm also in the table [algorithms.NAME]."""
+    section, _, key = place.partition(".")
+    return [place, f"algorithms.{algorithm}.{key}"] if section == "algorithm" and key else [place]
+
+
+def _set(tables: dict[str, Any], place: str, value: Any) -> None:
+    *path, last = place.split(".")
     for part in path:
-        table = table.setdefault(part, {})
-        if not isinstance(table, dict):
-            raise SettingError(
-                f"{change!r} is not a change: {part} is a value, not a section", "Name the setting itself"
-            )
-    table[last] = value
+        tables = tables.setdefault(part, {})
+        if not isinstance(tables, dict):
+            raise SettingError(f"{place} is not a setting: {part} is a value, not a section", "Name the setting itself")
+    tables[last] = value
+
+
+def _removed(tables: dict[str, Any], place: str) -> bool:
+    """Whether there was such a setting; it is gone now."""
+    *path, last = place.split(".")
+    for part in path:
+        tables = tables.get(part, {})
+        if not isinstance(tables, dict):
+            return False
+    return tables.pop(last, UNSET) is not UNSET
 
 
 def scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
@@ -59,7 +87,7 @@ def scaled(tables: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     scales = tables.pop("scales", {})
     asked = [value for place, value in map(parse_change, changes) if place == "scale"]
     scale = asked[-1] if asked else tables.get("scale")
-    if scale is None or (scale == USUAL and scale not in scales):
+    if scale is None or scale is UNSET or (scale == USUAL and scale not in scales):
         return tables
     if scale not in scales:
         raise SettingError(f"The experiment has no scale {scale!r}", nearest(str(scale), [USUAL, *scales]))
