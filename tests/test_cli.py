@@ -106,6 +106,31 @@ def test_a_preset_runs_with_any_algorithm() -> None:
         assert json.loads(told.stdout.splitlines()[-1])["algorithm"] == name
 
 
+def test_an_algorithm_is_named_by_an_option_of_its_own() -> None:
+    """The same run as with --set algorithm.name=, which counts where both are given."""
+    short, long, both = (
+        json.loads(CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *named, "--json"]).stdout)
+        for named in (
+            ["--algorithm", "fedasync"],
+            ["--set", "algorithm.name=fedasync"],
+            ["--algorithm", "fedavg", "--set", "algorithm.name=fedasync"],
+        )
+    )
+    assert short["algorithm"] == "fedasync"
+    assert short["settings"] == long["settings"] == both["settings"]
+
+
+def test_an_unknown_algorithm_is_refused_by_name() -> None:
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", "--algorithm", "fedavgg"])
+    assert "algorithm.name is 'fedavgg', which is unknown. Did you mean 'fedavg'?" in str(told.exception)
+
+
+def test_help_teaches_to_remove_a_setting_and_to_name_an_algorithm() -> None:
+    told = " ".join(CliRunner().invoke(cli.app, ["simulate", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    assert "Without VALUE: remove it, so that its default counts." in told
+    assert "Short for --set algorithm.name=NAME" in told
+
+
 def test_compare_keeps_other_settings_apart(tmp_path) -> None:
     for rate in ("0.1", "0.2"):
         change = ["--set", "algorithm.name=fedasync", "--set", f"algorithm.alpha={rate}"]
@@ -272,9 +297,10 @@ def completing(**asked: str) -> str:
         ("sim", "simulate"),
         ("simulate digits-", "digits-4"),
         ("algorithms fedb", "fedbuff"),
+        ("simulate digits-4 --algorithm fedb", "fedbuff"),
         ("simulate digits-4 --re", "--resume"),
     ],
-    ids=["command", "preset", "algorithm", "option"],
+    ids=["command", "preset", "algorithm", "algorithm of a run", "option"],
 )
 def test_the_shell_completes(typed, offered) -> None:
     words = f"artesian {typed}"

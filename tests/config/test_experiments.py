@@ -8,8 +8,11 @@ import pytest
 import artesian
 from artesian.algorithms import CDFL, ICFL, CASAPlus, FedAsync, FedBuff, ICFLAsync
 from artesian.config.experiments import build, load, simulate, tables_of
+from artesian.config.federations import load as load_served
+from artesian.core import Plan
 from artesian.errors import SettingError
 from artesian.learners.arrays import Perceptron, SoftmaxRegression
+from artesian.server.settings import Settings
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet, Habits
 from artesian.simulator.worlds import Rotated
@@ -129,6 +132,46 @@ def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
     assert plain.planned() == plain
     rounds = replace(experiment, algorithm=ICFL(clients_per_round=3), rounds=7)
     assert rounds.planned().algorithm == ICFL(clients_per_round=3, horizon=7, first_round=80)
+
+
+@pytest.mark.parametrize("clusters", [2, 4, 8])
+def test_fedsofts_regressions_have_two_four_or_eight_clusters(clusters) -> None:
+    wanted = [f"world.clusters={clusters}", f"algorithm.clusters={clusters}", "world.partition=random"]
+    experiment = load("fedsoft-linear", [*wanted, "world.distance2="])
+    assert experiment.world.distance2 is None
+    assert len(experiment.world.tests(0)) == experiment.algorithm.clusters == clusters
+
+
+def test_a_change_without_a_value_removes_a_setting() -> None:
+    assert load("digits-4", ["uploads="]).uploads == Experiment.uploads
+    assert load("digits-4", ["world="]).world == Rotated()
+    assert load("digits-4", ["training.rate=0.5", "training.rate="]).training.rate == Plan().rate
+    assert load("digits-4", ["training.rate=", "training.rate=0.5"]).training.rate == 0.5
+    assert load("digits-4", ["algorithm.name=fedbuff", "algorithm.name="]).algorithm == CDFL()
+    assert load("digits-4", [" uploads = "]).uploads == Experiment.uploads
+
+
+def test_a_setting_of_the_algorithm_is_removed_where_the_file_has_it() -> None:
+    """fedsoft-linear sets `initial` in [algorithms.fedsoft] and in [algorithms.ifca]."""
+    assert load("fedsoft-linear", ["algorithm.initial="]).algorithm.initial == "start"
+    assert load("fedsoft-linear").algorithm.initial == "random"
+    other = load("fedsoft-linear", ["algorithm.initial=", "algorithm.name=ifca"]).algorithm
+    assert (other.name, other.initial) == ("ifca", "start")
+
+
+@pytest.mark.parametrize("place", ["world.distance2", "world.clutsers", "wrold.clusters", "rounds", "uploads.more"])
+def test_what_nothing_sets_cannot_be_removed(place) -> None:
+    with pytest.raises(SettingError, match=f"Nothing sets {place}, so its default counts already"):
+        load("digits-4", [f"{place}="])
+
+
+def test_a_deployment_setting_is_removed(tmp_path) -> None:
+    path = tmp_path / "served.toml"
+    path.write_text('[world]\nclusters = 2\nclients = 4\n\n[server]\nlog = "text"\n')
+    assert load_served(str(path))[1].log == "text"
+    assert load_served(str(path), ["log="])[1] == Settings()
+    with pytest.raises(SettingError, match=r"Nothing sets server\.measure"):
+        load_served(str(path), ["measure="])
 
 
 def test_the_horizon_is_counted_in_the_unit_of_the_pace() -> None:

@@ -108,6 +108,22 @@ def test_an_unfinished_run_opens_as_of_its_last_snapshot(ran, folder) -> None:
     assert contents(folder) == before
 
 
+def test_a_table_says_that_its_run_is_unfinished_or_empty(ran, tmp_path) -> None:
+    """Stopped before the first upload: there is a first snapshot and nothing in the tables."""
+
+    def stop(progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        artesian.simulate(world=ToyWorld(4), model=ToyModel(), uploads=9, out=tmp_path / "run", progress=stop)
+    run = open_run(tmp_path / "run", unfinished=True)
+    assert run.table().splitlines()[-2:] == [
+        "not finished: this is the run as of its last snapshot",
+        "no upload yet: metrics, clusters and clients are empty",
+    ]
+    assert "not finished" not in ran.table() and "no upload" not in ran.table()
+
+
 def test_an_unfinished_run_of_the_version_before_opens(tmp_path) -> None:
     run = open_run(shutil.copytree(HALF_DONE, tmp_path / "run"), unfinished=True)
     assert run.summary["uploads"] == len(run.metrics["upload"]) > 0

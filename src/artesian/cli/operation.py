@@ -83,7 +83,7 @@ def serve(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Change a deployment setting, or SECTION.KEY of an experiment; repeatable.",
+            help="Change a deployment setting, or SECTION.KEY of an experiment; without VALUE, remove it. Repeatable.",
         ),
     ] = None,
 ) -> None:

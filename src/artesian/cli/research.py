@@ -50,7 +50,19 @@ def simulate(
     ],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a setting; repeatable, the last one wins."),
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change a setting; repeatable, the last wins. Without VALUE: remove it, so that its default counts.",
+        ),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Short for --set algorithm.name=NAME: see `artesian algorithms`.",
+            autocompletion=complete_algorithms,
+        ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the run; 0 by default.", min=0)] = None,
     seeds: Annotated[int | None, typer.Option(help="Run seeds 0 to N-1, one after the other.", min=1)] = None,
@@ -89,7 +101,7 @@ def simulate(
 
     artesian simulate digits-4 --set uploads=500
 
-    artesian simulate digits-4 --set algorithm.name=fedbuff --set uploads=500 --seeds 3 --out runs/fedbuff
+    artesian simulate digits-4 --algorithm fedbuff --set uploads=500 --seeds 3 --out runs/fedbuff
     """
     from artesian.config.experiments import load
 
@@ -100,7 +112,8 @@ def simulate(
         raise SettingError(problem, "Leave one of the two out")
     if seeds is not None and folder is not None and (folder / "config.json").exists():
         raise SettingError(f"{folder} holds a run, and --seeds writes a folder of runs", "Give another --out")
-    experiment = load(source, changes or ())
+    named = [f"algorithm.name={algorithm}"] if algorithm is not None else []
+    experiment = load(source, [*named, *(changes or ())])
     means: dict[str, Any] = {
         "workers": workers,
         "executor": executor,

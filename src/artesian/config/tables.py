@@ -53,7 +53,7 @@ def apply(tables: dict[str, Any], changes: Sequence[str], default: str = "") -> 
     for place, value in parsed:
         if value is not UNSET:
             _set(tables, place, value)
-        elif not any([_removed(tables, where) for where in _places(place, default if name is UNSET else name)]):
+        elif not sum(_removed(tables, where) for where in _places(place, default if name is UNSET else name)):
             raise SettingError(f"Nothing sets {place}, so its default counts already", "Leave this change out")
 
 

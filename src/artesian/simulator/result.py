@@ -58,9 +58,16 @@ class Run:
         return f"Run({told['preset']} {told['algorithm']} seed {told['seed']}, {told['uploads']} uploads)"
 
     def table(self) -> str:
-        """The summary as two columns of text."""
+        """The summary as two columns of text; below it, why figures are missing where the run has not finished."""
         width = max(len(key) for key in self.summary)
-        return "\n".join(f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items())
+        rows = [f"{key:<{width}}  {_plain(value)}" for key, value in self.summary.items()]
+        return "\n".join([*rows, *self._missing()])
+
+    def _missing(self) -> list[str]:
+        """What a reader of the summary must know."""
+        empty = "no upload yet: metrics, clusters and clients are empty" if not len(self.metrics["upload"]) else ""
+        unfinished = "" if self.finished else "not finished: this is the run as of its last snapshot"
+        return [line for line in (unfinished, empty) if line]
 
     @property
     def config(self) -> Mapping[str, Any]:
