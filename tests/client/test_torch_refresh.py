@@ -14,6 +14,7 @@ from toyserver import Served  # noqa: E402
 
 import artesian  # noqa: E402
 from artesian.algorithms import CDFL  # noqa: E402
+from artesian.core import Plan  # noqa: E402
 from artesian.errors import LayoutError, SettingError  # noqa: E402
 from artesian.learners.torch import TorchModel  # noqa: E402
 from artesian.server.federation import Federation  # noqa: E402
@@ -34,13 +35,15 @@ def loader(seed: int) -> DataLoader:
     return DataLoader(TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=8)
 
 
-@pytest.fixture
-def served(tmp_path):
+def federation(**options) -> Federation:
     model = TorchModel(network)
     proxies = {k: model.learner(*points(seed)) for k, seed in (("k0", 100), ("k1", 101))}
-    server = Served(
-        tmp_path / "server", federation=Federation(model, CDFL(), proxies, [model.start(0), model.start(1)])
-    )
+    return Federation(model, CDFL(), proxies, [model.start(0), model.start(1)], **options)
+
+
+@pytest.fixture
+def served(tmp_path):
+    server = Served(tmp_path / "server", federation=federation())
     yield server
     server.close()
 
@@ -63,6 +66,18 @@ def test_a_network_is_refreshed_in_place(served, tmp_path) -> None:
         client.refresh(net, batches, loss=nn.CrossEntropyLoss(reduction="none"))
         assert client.kept().number == 4
     assert [number for _, number in served.folded()] == [1, 2, 3]
+
+
+def test_an_optimiser_of_the_clients_own_goes_on_after_a_restart(tmp_path) -> None:
+    """Five steps in each of two refreshes, whose sessions share a home and nothing else; tuning adds none."""
+    server = Served(tmp_path / "server", federation=federation(plan=Plan(batch=8, keep_optimizer_state=True)))
+    for _ in range(2):
+        with artesian.connect(server.url, token=server.token, home=tmp_path / "home") as client:
+            client.refresh(network(), loader(1), tune=1, optimizer=lambda p: torch.optim.AdamW(p, lr=0.01))
+            (kept,) = client._notebook()["optimizers"]["states"]["train"]
+    server.close()
+    assert (kept["optimizer"], kept["step"]) == ("torch.optim.adamw:AdamW", 10)
+    assert kept["exp_avg"].any()
 
 
 def test_a_network_ends_with_the_tuned_answer(served, tmp_path) -> None:
