@@ -13,12 +13,13 @@ from typer.testing import CliRunner
 
 from artesian import cli
 from artesian.errors import MissingExtra, SettingError, StorageError
-from artesian.report.curves import Curve, of_clusters, of_uploads, read
+from artesian.report.curves import AXES, Curve, chosen_axis, of_clusters, of_uploads, read
+from artesian.report.exported import first_and_last, mixtures
 from artesian.report.runs import cells, columns, grouped, profiled, tables
 
 pytest.importorskip("matplotlib", reason="figures need the extra report")
 from artesian.report.page import MARK, page, write
-from artesian.report.plots import bars, lines
+from artesian.report.plots import bars, heatmaps, lines, mixture_panels
 from artesian.report.runs import finished
 
 QUICK = ["--set", "uploads=20", "--set", "world.clients=6", "--set", "evaluate_every=10"]
@@ -71,6 +72,103 @@ def test_clusters_are_averaged_at_every_look(tmp_path) -> None:
     curve = of_clusters({tmp_path: 20})
     assert curve.x.tolist() == [10, 20]
     np.testing.assert_allclose(curve.mean, [0.6, 0.9])
+
+
+def timed(folder: Path, name: str, rows: list[str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def test_a_curve_may_run_along_time(tmp_path) -> None:
+    rows = ["upload,time,client,after", "1,0,a,0.2", "2,0.5,b,0.4", "3,40,a,0.6", "4,80,b,0.8", "5,80,c,1.0"]
+    curve = of_uploads({timed(tmp_path, "metrics.csv", rows): 5}, "after", "time")
+    assert curve.x.tolist() == [2, 40, 80]  # forty steps of two; nothing happened in the others
+    np.testing.assert_allclose(curve.mean, [0.3, 0.6, 0.9])
+    timed(tmp_path, "clusters.csv", ["upload,time,cluster,accuracy", "2,0.5,k0,0.5", "2,0.5,k1,0.7", "5,80,k0,0.9"])
+    curve = of_clusters({tmp_path: 5}, "time")
+    assert curve.x.tolist() == [2, 80]
+    np.testing.assert_allclose(curve.mean, [0.6, 0.9])
+
+
+def test_a_run_in_which_no_time_passes_has_one_point(tmp_path) -> None:
+    curve = of_uploads({timed(tmp_path, "metrics.csv", ["upload,time,client,after", "1,0,a,0.2"]): 1}, "after", "time")
+    assert (curve.x.tolist(), curve.mean.tolist()) == ([1], [0.2])
+
+
+def test_a_curve_may_run_along_the_cycles_of_each_client(tmp_path) -> None:
+    """Clients a, b and c upload three, two and one times: two of three came to the second cycle, one to the third."""
+    one = metrics(tmp_path / "a", ["1,a,0.1,", "2,a,0.5,", "3,b,0.3,", "4,a,0.9,", "5,c,,", "6,b,0.7,"])
+    curve = of_uploads({one: 6}, "after", "cycle")
+    assert curve.x.tolist() == [1, 2]
+    np.testing.assert_allclose(curve.mean, [0.2, 0.6])  # (a + b) / 2: c has no number
+    timed(one, "clusters.csv", ["upload,time,cluster,accuracy", "3,1,k0,0.5", "6,2,k0,0.7"])
+    curve = of_clusters({one: 6}, "cycle")
+    assert curve.x.tolist() == [1, 2]  # uploads of each of three clients
+    np.testing.assert_allclose(curve.mean, [0.5, 0.7])
+
+
+def test_an_axis_has_a_name() -> None:
+    assert [chosen_axis(name) for name in AXES] == ["uploads", "time", "cycle"]
+    with pytest.raises(SettingError, match=r"There is no axis 'rounds'\. Name one of uploads, time, cycle"):
+        chosen_axis("rounds")
+
+
+def test_panels_that_are_alike_have_one_scale() -> None:
+    x = np.arange(3.0)
+    low, high = Curve(x, np.array([0.1, 0.2, 0.3]), np.zeros(3)), Curve(x, np.array([0.7, 0.8, 0.9]), np.zeros(3))
+    units = {"one": "score", "two": "score"}
+    apart = lines({"one": {"a": low}, "two": {"a": high}}, units, "time")
+    alike = lines({"one": {"a": low}, "two": {"a": high}}, units, "time", alike=("one", "two"))
+    assert ">time</text>" in apart
+    assert apart.count(">0.5</text>") + apart.count(">0.50</text>") == 0  # between the two
+    assert alike.count(">0.4</text>") == 2
+    four = lines({name: {"a": low} for name in "abcd"}, dict.fromkeys("abcd", "score"))
+    assert 'height="460.8pt"' in four and 'width="604.8pt"' in four  # two by two
+
+
+# what runs exported
+
+
+def test_scores_are_those_of_the_first_and_the_last_evaluation(tmp_path) -> None:
+    rows = ["upload,time,cluster,distribution,accuracy"]
+    rows += ["5,1,k0,d0,0.1", "5,1,k0,d1,0.2"]
+    rows += ["9,2,k1,d0,0.3", "9,2,k1,d1,0.4", "9,2,k2,d0,0.5", "9,2,k2,d1,0.6"]
+    first, last = first_and_last(timed(tmp_path, "distributions.csv", rows))
+    assert (first.upload, first.clusters, first.values.tolist()) == (5, ("k0",), [[0.1, 0.2]])
+    assert (last.clusters, last.distributions) == (("k1", "k2"), ("d0", "d1"))
+    assert last.values.tolist() == [[0.3, 0.4], [0.5, 0.6]]
+    assert first_and_last(tmp_path / "none") == []
+    drawn = heatmaps({"a, 5": first, "a, 9": last})
+    assert all(f">{text}</text>" in drawn for text in ("a, 5", "k2", "d1", "0.6", "distribution"))
+
+
+def test_mixtures_are_those_of_the_last_upload_and_the_largest_share(tmp_path) -> None:
+    rows = ["upload,time,client,cluster,true,estimated"]
+    rows += ["1,1,a,k0,0.9,0.5", "1,1,a,k1,0.1,0.5", "2,2,b,k0,0.2,", "2,2,b,k1,0.8,"]
+    rows += ["3,3,a,k0,0.3,0.4", "3,3,a,k1,0.7,0.6"]
+    found = mixtures([timed(tmp_path, "shares.csv", rows)])
+    assert (found.true.tolist(), found.estimated.tolist()) == ([0.3, 0.7], [0.4, 0.6])  # nothing is known of b
+    true, estimated = found.largest
+    np.testing.assert_allclose(true.mean, [0.9, 0.8, 0.7])
+    np.testing.assert_allclose(estimated.mean, [0.5, np.nan, 0.6])
+    assert ">m: largest true share</text>" in mixture_panels({"m": found})
+    assert mixtures([tmp_path / "none"]) is None
+
+
+def test_the_page_shows_what_was_exported_along_any_axis(runs, tmp_path) -> None:
+    simulate(tmp_path / "cdfl", "--set", "export=true")
+    simulate(tmp_path / "fedbuff", "--set", "algorithm.name=fedbuff", "--set", "export=true")
+    target = tmp_path / "page.html"
+    told = CliRunner().invoke(cli.app, ["report", str(tmp_path), "--out", str(target), "--axis", "cycle"])
+    assert told.exit_code == 0, told.output
+    text = target.read_text()
+    assert ">cycle of each client</text>" in text
+    assert ">what clients trained (before)</text>" in text and ">what clients draw back (after)</text>" in text
+    assert ">fedbuff, upload 20</text>" in text
+    assert ">cdfl: largest true share</text>" in text and ">fedbuff: largest true share</text>" not in text
+    plain = page(finished([runs], NOBODY))
+    assert "<h3>Mixtures</h3>" not in plain and "<h3>Clusters and distributions</h3>" not in plain
 
 
 def test_a_damaged_table_is_named(tmp_path) -> None:

@@ -172,6 +172,9 @@ def report(
     target: Annotated[Path, typer.Option("--out", help="The page to write. An older report there is replaced.")] = Path(
         "report.html"
     ),
+    axis: Annotated[
+        str, typer.Option(help="What curves run along: uploads, time, or cycle, each client's own trainings.")
+    ] = "uploads",
 ) -> None:
     """Write a report on finished runs: one HTML page with tables, curves and settings.
 
@@ -179,11 +182,13 @@ def report(
 
     artesian report runs --out report.html
     """
+    from artesian.report.curves import chosen_axis
     from artesian.report.page import write
     from artesian.report.runs import finished
 
+    along = chosen_axis(axis)
     found = finished(runs, _say)
-    write(found, target)
+    write(found, target, along)
     out.print(f"{len(found)} run{'s' if len(found) > 1 else ''} in {target}", highlight=False)
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from artesian.errors import SettingError
-from artesian.report.curves import Curve, of_clusters, of_uploads
-from artesian.report.plots import bars, lines
+from artesian.report.curves import AXES, Axis, Curve, of_clusters, of_uploads
+from artesian.report.exported import first_and_last, mixtures
+from artesian.report.plots import bars, heatmaps, lines, mixture_panels
 from artesian.report.runs import Finished, Row, cells, columns, method, profiled, tables, uneven
 from artesian.simulator.folder import read_json
 from artesian.simulator.profiling import PARTS
@@ -35,30 +36,42 @@ numbers. KL is the divergence of the estimated from the true mixture, in nats, b
 same clients. Discrepancy is the distance of what clients trained from the models of their clusters, over all uploads.
 Time is that of the simulated world; MB are millions of bytes of models sent; seconds are those the run took. Means
 over seeds, with the standard deviation where there are several; (of n) where only n of them have a number."""
-CAPTION = """Over uploads, each point the mean of the uploads since the one before; clusters at every evaluation.
-Means over seeds, shaded by one standard deviation. A gap is where nothing was estimated."""
-UNITS = {"what clients draw back": "score", "clusters": "score", "KL of the estimated mixture": "nats"}
+CAPTIONS = {
+    "uploads": "Each point is the mean of the uploads since the one before; clusters at every evaluation.",
+    "time": "Each point is the mean since the one before in virtual time.",
+    "cycle": "Clients in their first cycle, their second and so on, as far as half of them came; clusters at the mean "
+    "number of uploads of a client.",
+}
+SHADES = "Means over seeds, shaded by one standard deviation. A gap is where nothing was estimated."
+SCORES = (
+    "Every cluster on the test data of every distribution, at the first and the last evaluation, of the first seed."
+)
+SHARES = """Estimated against true shares of every cluster, at the last upload of every client, of all seeds; and over
+uploads, the share of the distribution that a client has most of."""
+BEFORE, AFTER = "what clients trained (before)", "what clients draw back (after)"
+UNITS = {BEFORE: "score", AFTER: "score", "clusters": "score", "KL of the estimated mixture": "nats"}
 
 
-def page(runs: Sequence[Finished]) -> str:
-    """All runs: a section for every preset and length."""
-    sections = [_section(title, rows, runs) for title, rows in tables([run.summary for run in runs]).items()]
+def page(runs: Sequence[Finished], axis: Axis = "uploads") -> str:
+    """All runs: a section for every preset and length, with curves along an axis."""
+    titled = tables([run.summary for run in runs])
+    sections = [_section(title, rows, runs, axis) for title, rows in titled.items()]
     count = f"{len(runs)} runs" if len(runs) > 1 else "One run"
     head = f'<meta charset="utf-8"><title>Artesian: {count}</title><style>{STYLE}</style>'
     begin = f'{MARK}\n<html lang="en"><head>{head}</head>\n<body>\n<h1>{count}</h1>'
     return "\n".join([begin, *sections, _origin(runs), "</body></html>\n"])
 
 
-def write(runs: Sequence[Finished], target: Path) -> None:
+def write(runs: Sequence[Finished], target: Path, axis: Axis = "uploads") -> None:
     """Write the page; a file that is no report is left alone."""
     with storage(target):
         if target.exists() and not (target.is_file() and target.read_bytes().startswith(MARK.encode())):
             raise SettingError(f"{target} exists and is not a report", "Give another --out")
         target.parent.mkdir(parents=True, exist_ok=True)
-    write_file(target, page(runs).encode())
+    write_file(target, page(runs, axis).encode())
 
 
-def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished]) -> str:
+def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished], axis: Axis) -> str:
     members = {label: [run for run in runs if method(run.summary) == method(row)] for label, row in rows.items()}
     shown = columns(rows)
     figures = [[label, str(row["seeds"]), *cells(row, shown)] for label, row in rows.items()]
@@ -66,20 +79,42 @@ def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished]) -> s
     seeds = [f"<p>Mind: {escape(told)}.</p>"] if (told := uneven(rows)) else []
     learnt = [label for label, row in rows.items() if row["cluster"] is not None]
     note = f'<p class="note">{MEANINGS}</p>'
-    parts = [f"<h2>{escape(title)}</h2>", found, *seeds, note, _curves(members, learnt)]
+    parts = [f"<h2>{escape(title)}</h2>", found, *seeds, note, _curves(members, learnt, axis)]
+    estimating = [label for label, row in rows.items() if row["kl"] is not None]
+    parts += [*_scores(members), *_mixtures(members, estimating)]
     return "\n".join([*parts, *_differences(members), *_times(members)])
 
 
-def _curves(members: Mapping[str, Sequence[Finished]], learnt: Sequence[str]) -> str:
+def _curves(members: Mapping[str, Sequence[Finished]], learnt: Sequence[str], axis: Axis) -> str:
     """`learnt` are the methods whose clusters ever changed."""
     lasted = {label: {run.folder: int(run.summary["uploads"]) for run in runs} for label, runs in members.items()}
 
     def over(column: str) -> dict[str, Curve]:
-        return {label: of_uploads(runs, column) for label, runs in lasted.items()}
+        return {label: of_uploads(runs, column, axis) for label, runs in lasted.items()}
 
-    after, clusters, divergence = UNITS
-    evaluated = {label: of_clusters(lasted[label]) for label in learnt}
-    return _figure(lines({after: over("after"), clusters: evaluated, divergence: over("kl")}, UNITS), CAPTION)
+    before, after, clusters, divergence = UNITS
+    evaluated = {label: of_clusters(lasted[label], axis) for label in learnt}
+    panels = {before: over("before"), after: over("after"), clusters: evaluated, divergence: over("kl")}
+    return _figure(lines(panels, UNITS, AXES[axis], alike=(before, after)), f"{CAPTIONS[axis]} {SHADES}")
+
+
+def _scores(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
+    """Every cluster on every distribution, where that was exported."""
+    found = {
+        f"{label}, upload {scores.upload}": scores
+        for label, runs in members.items()
+        for scores in first_and_last(runs[0].folder)
+    }
+    if found:
+        yield f"<h3>Clusters and distributions</h3>{_figure(heatmaps(found), SCORES)}"
+
+
+def _mixtures(members: Mapping[str, Sequence[Finished]], labels: Sequence[str]) -> Iterator[str]:
+    """Estimated mixtures against true ones, where these were exported."""
+    every = {label: mixtures([run.folder for run in members[label]]) for label in labels}
+    found = {label: one for label, one in every.items() if one is not None}
+    if found:
+        yield f"<h3>Mixtures</h3>{_figure(mixture_panels(found), SHARES)}"
 
 
 def _differences(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
