@@ -260,3 +260,29 @@ def test_both_networks_are_the_same_function() -> None:
     assert torch.allclose(plain(x), tuned(x), atol=1e-6)
     assert sum(p.numel() for p in plain.parameters()) == PARAMETERS
     assert {n: p.shape for n, p in cnn().named_parameters()} == {n: p.shape for n, p in plain.named_parameters()}
+
+
+def test_every_row_of_a_papers_table_changes_known_settings() -> None:
+    from papers import PAPERS
+
+    from artesian.algorithms import ALGORITHMS
+    from artesian.config.experiments import tables_of
+
+    for paper in PAPERS.values():
+        for row in paper.rows.values():
+            algorithm = tables_of(paper.preset, [*paper.changes, *row.changes])["algorithm"]
+            own = {key: value for key, value in algorithm.items() if key != "name"}
+            assert ALGORITHMS[algorithm["name"]](**own)
+
+
+def test_a_papers_table_shows_means_and_how_many_seeds_have_a_figure(tmp_path) -> None:
+    from papers import record, recorded, shown
+
+    results = tmp_path / "papers.jsonl"
+    summary = {"clients": 0.5, "clients_best": 0.5, "clusters": 4, "transfers": 12100.0, "wall_seconds": 9}
+    record("casa-mnist", "CASA", 0, {**summary, "time_to_target": 21.0}, results)
+    record("casa-mnist", "CASA", 1, {**summary, "clients": 0.7, "time_to_target": None}, results)
+    assert list(recorded(results)) == [("casa-mnist", "CASA", 0), ("casa-mnist", "CASA", 1)]
+    assert "wall_seconds" not in results.read_text()
+    line = next(line for line in shown("casa-mnist", results) if line.startswith("| CASA |"))
+    assert line == ("| CASA | 0.600 ± 0.141 | 0.500 | 21.0 (1 of 2) | 4.0 | - | - | - | 12,100 | 2 | 99.52 / 2.80 |")
