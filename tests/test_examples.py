@@ -15,6 +15,7 @@ def run(*command: str, cwd: Path) -> str:
     return printed(*command, cwd=cwd, COLUMNS="120")
 
 
+@pytest.mark.heavy
 def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "own_algorithm.py"), cwd=tmp_path)
     assert "passes is_pure" in told
@@ -39,6 +40,7 @@ def test_your_own_recipe_runs_simulated_in_process_and_over_workers(tmp_path) ->
     assert scores[0] == scores[1]
 
 
+@pytest.mark.heavy
 def test_your_own_model_runs_simulated_and_in_process(tmp_path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     told = run(sys.executable, str(ROOT / "examples" / "own_model.py"), cwd=tmp_path)
@@ -86,6 +88,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re
 SERVICE, SIMULATOR = BLOCKS
 
 
+@pytest.mark.heavy
 def test_the_readme_simulates_in_ten_lines(tmp_path) -> None:
     assert len([line for line in SIMULATOR.splitlines() if line.strip()]) <= 10
     told = run(sys.executable, "-c", SIMULATOR.replace("uploads=400", "uploads=40"), cwd=tmp_path)

@@ -1,5 +1,6 @@
 """Metrics, by hand numbers."""
 
+import numpy as np
 import pytest
 
 from artesian.simulator.metrics import (
@@ -25,7 +26,15 @@ def test_the_adjusted_rand_index_by_hand() -> None:
     assert adjusted_rand(["a", "a", "b", "b"], [0, 0, 0, 1]) == pytest.approx(0.0)
     # together in both 2, in found 4, in true 7, of 15: (2 - 4*7/15) / ((4+7)/2 - 4*7/15)
     assert adjusted_rand([0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 1, 1]) == pytest.approx((2 - 28 / 15) / (5.5 - 28 / 15))
-    assert adjusted_rand([], []) == 1.0
+    assert adjusted_rand([], []) == adjusted_rand(["alone"], [3]) == 1.0
+
+
+def test_the_adjusted_rand_index_has_the_bits_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
+    rng = np.random.default_rng(0)
+    for size in range(1, 60):
+        found, true = (rng.integers(0, rng.integers(1, 8), size).tolist() for _ in range(2))
+        assert adjusted_rand(found, true) == float(metrics.adjusted_rand_score(true, found))
 
 
 def test_one_for_each_is_demanded() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from artesian.data import datasets as data
 from artesian.data.datasets import Images, Samples, as_floats, available, find, images
 from artesian.data.image_arrays import rotate
 from artesian.data.mnist import read_idx
-from artesian.errors import MissingData, SettingError
+from artesian.errors import MissingData, MissingExtra, SettingError
 from artesian.simulator.worlds import Rotated
 
 COUNT = 120
@@ -81,6 +82,21 @@ def test_each_cluster_is_a_rotation(labelled: str) -> None:
 def test_another_seed_splits_the_images_otherwise(labelled: str) -> None:
     one, two = (set(world(labelled).proxies(seed)["k0"].y.tolist()) for seed in (0, 1))
     assert one != two
+
+
+def test_the_bundled_digits_are_those_the_library_loads(monkeypatch) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+    read = data._digits()
+    monkeypatch.setattr(data, "DIGITS", Path("moved"))  # as another version of the library might do
+    loaded = data._digits()
+    assert (read.x.dtype, read.y.dtype) == (loaded.x.dtype, loaded.y.dtype) == (np.float32, np.int64)
+    assert read.x.tobytes() == loaded.x.tobytes() and read.y.tobytes() == loaded.y.tobytes()
+
+
+def test_without_scikit_learn_the_digits_name_its_extra(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'artesian\[sim\]'"):
+        data._digits()
 
 
 def test_the_bundled_digits_are_real_images_from_zero_to_one() -> None:

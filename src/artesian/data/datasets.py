@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ NPZ = {  # sets of one .npz file: its places below ARTESIAN_DATA
     "svhn": ("svhn/svhn.npz", "svhn.npz"),
     "usps": ("usps/usps.npz", "usps.npz"),
 }
+DIGITS = Path("datasets", "data", "digits.csv.gz")  # in the folder of scikit-learn
 PICTURES = (".png", ".jpg", ".jpeg")
 
 
@@ -197,12 +199,27 @@ def _taken(found: Any, name: str) -> Images:
 
 def _digits() -> Images:
     """scikit-learn's bundled 1,797 real 8x8 digits, as images from 0 to 1."""
+    table = _digits_table()
+    return Images((table[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32), table[:, -1].astype(np.int64))
+
+
+def _digits_table() -> np.ndarray:
+    """A row of 64 pixels and a label for each digit, from the file itself: to import the library takes seconds."""
+    found = find_spec("sklearn")
+    if found is None:
+        raise MissingExtra("scikit-learn", "sim")
+    path = Path(found.origin or "").parent / DIGITS
+    return np.loadtxt(path, delimiter=",") if path.is_file() else _loaded_digits()
+
+
+def _loaded_digits() -> np.ndarray:
+    """The same by the library, wherever it keeps its file."""
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError:
         raise MissingExtra("scikit-learn", "sim") from None
     bunch = load_digits()
-    return Images((bunch.images / 16).astype(np.float32), bunch.target.astype(np.int64))
+    return np.column_stack([bunch.data, bunch.target])
 
 
 def _read_npz(path: Path, digits: bool = False) -> Images:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
-
-from artesian.errors import MissingExtra
 
 WINDOW = 20  # evaluations of a moving mean
 GAIN = 0.001  # what counts as an improvement: 0.1 point of accuracy
@@ -24,13 +22,24 @@ def purity(found: Sequence[Hashable], true: Sequence[Hashable]) -> float:
 
 
 def adjusted_rand(found: Sequence[Hashable], true: Sequence[Hashable]) -> float:
-    """The adjusted Rand index: 1 for the same clusters whatever their names, about 0 for chance."""
+    """The adjusted Rand index: 1 for the same clusters whatever their names, about 0 for chance; 1 for nobody.
+
+    It counts ordered pairs of members by whether both lists put them together, one of the two does, or neither.
+    """
     _check_pairs(found, true)
-    try:
-        from sklearn.metrics import adjusted_rand_score
-    except ModuleNotFoundError:
-        raise MissingExtra("scikit-learn", "sim") from None
-    return float(adjusted_rand_score(_numbers(true), _numbers(found))) if found else 1.0
+    both = _squares(zip(found, true, strict=True))
+    only_found, only_true = _squares(found) - both, _squares(true) - both
+    if not only_found and not only_true:
+        return 1.0
+    together = both - len(found)
+    apart = len(found) ** 2 - only_found - only_true - both
+    chance = (together + only_true) * (only_true + apart) + (together + only_found) * (only_found + apart)
+    return 2.0 * (together * apart - only_true * only_found) / chance
+
+
+def _squares(names: Iterable[Hashable]) -> int:
+    """The sum of the squared sizes of the groups of members with one name."""
+    return sum(size * size for size in Counter(names).values())
 
 
 def time_to_target(times: Sequence[float], accuracies: Sequence[float], target: float) -> float | None:
@@ -58,8 +67,3 @@ def converged_at(
 def _check_pairs(one: Sequence[object], two: Sequence[object]) -> None:
     if len(one) != len(two):
         raise ValueError(f"both lists must have the same length, not {len(one)} and {len(two)}")
-
-
-def _numbers(names: Sequence[Hashable]) -> list[int]:
-    place = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    return [place[name] for name in names]

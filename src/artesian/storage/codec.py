@@ -34,6 +34,7 @@ DTYPES = {
     "U64": "u8", "U32": "u4", "U16": "u2", "U8": "u1", "BOOL": "?",
 }  # fmt: skip
 NAMES = {text: name for name, text in DTYPES.items()} | {"b1": "BOOL"}
+LEAVES = frozenset((str, int, float, bool, type(None)))  # most of any tree, so they are asked about first
 DIMENSIONS = 32  # of a tensor, at most
 Bytes = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -47,10 +48,12 @@ class Elsewhere:
 
 def to_tree(value: Any) -> Tree:
     """A value of ours as nested dicts and lists of arrays and JSON values."""
+    if type(value) in LEAVES or type(value) is np.ndarray:
+        return value
     if isinstance(value, Layout):
         return value.to_json()
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_tree(getattr(value, f.name)) for f in fields(value)}
+        return {name: to_tree(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, Mapping):
         return {key: to_tree(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -143,6 +146,11 @@ def _fields(kind: Any) -> tuple[dict[str, Any], set[str]]:
     return {f.name: hints[f.name] for f in fields(kind)}, required
 
 
+@lru_cache
+def _names(kind: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
 def _expect(holds: bool, tree: Tree, path: str, wanted: str) -> Any:
     if not holds:
         raise BadFormat(f"{path} must be {wanted}, not {repr(tree)[:80]}", "Fix the message, and send it again")
@@ -154,6 +162,8 @@ def scatter(tree: Tree, put: Callable[[str, Any], Tree], path: str = "") -> Tree
 
     Keys that begin with a dollar sign get a second one, so that no mapping looks like a reference.
     """
+    if type(tree) in LEAVES:
+        return tree
     if isinstance(tree, dict):
         return {_escape(key): scatter(item, put, f"{path}/{key}" if path else key) for key, item in tree.items()}
     if isinstance(tree, list):

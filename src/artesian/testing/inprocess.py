@@ -64,9 +64,9 @@ class InProcess(CoordinatorTransport):
         return sorted([own, *self._polled()], key=lambda reply: reply.client)
 
     def _polled(self) -> list[Reply]:
-        """The tasks of whoever was waiting and has one now."""
+        """The tasks of whoever was waiting and has one now; whoever waits still would only hear so."""
         replies = []
-        for client in sorted(self._waiting):
+        for client in sorted(self._waiting.difference(self.coordinator.desk.waiting)):
             response = self._send("GET", f"/v1/clients/{client}/task")
             if response.status_code == 200:
                 self._waiting.discard(client)
