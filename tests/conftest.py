@@ -1,10 +1,13 @@
-"""What all tests share: Ctrl-C, no waiting for the disk, the promises' counts, and the table at the end."""
+"""What all tests share: Ctrl-C, no waiting for disk or imports, the promises' counts, and the table at the end."""
 
+import multiprocessing
 import os
 import signal
 
 import pytest
 from promises.table import FULL, figure, lines, promise
+
+from artesian.execution import processes
 
 __all__ = ["figure", "promise"]
 
@@ -18,6 +21,17 @@ def _no_waiting_for_the_disk(request, monkeypatch) -> None:
     if request.node.get_closest_marker("heavy") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
         monkeypatch.setattr(os, "fdatasync", lambda _: None)
+
+
+FORKING = multiprocessing.get_context("forkserver")
+FORKING.set_forkserver_preload(["pytest", "scipy.ndimage", "artesian.simulator.run", "artesian.testing"])
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_imports(request, monkeypatch) -> None:
+    """Workers are forked from a process that has imported what they need; where they are the point, they start anew."""
+    if request.node.get_closest_marker("heavy") is None and request.path.parent.name != "execution":
+        monkeypatch.setattr(processes, "_SPAWN", FORKING)
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

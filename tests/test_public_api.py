@@ -66,6 +66,7 @@ def test_no_public_name_hides_a_room() -> None:
     assert not rooms & set(artesian.__all__)
 
 
+@pytest.mark.heavy  # torch, once more
 def test_a_star_import_gives_the_same_names() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     code = "from artesian import *; import artesian; print(set(artesian.__all__) - set(globals()))"

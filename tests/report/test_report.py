@@ -231,6 +231,12 @@ def runs(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.fixture(scope="module")
+def text(runs) -> str:
+    """The page of all of them."""
+    return page(finished([runs], NOBODY))
+
+
 class Seen(HTMLParser):
     """What a browser would see: tags in order, cells of tables, and whatever a page would fetch."""
 
@@ -261,8 +267,7 @@ class Seen(HTMLParser):
             self.rows[-1].append(data)
 
 
-def test_the_page_stands_alone_and_says_what_compare_says(runs) -> None:
-    text = page(finished([runs], NOBODY))
+def test_the_page_stands_alone_and_says_what_compare_says(runs, text) -> None:
     seen = Seen(text)
     assert seen.open == []
     assert [one for one in seen.fetched if not one.split()[-1].startswith("#")] == []
@@ -278,8 +283,8 @@ def test_the_page_stands_alone_and_says_what_compare_says(runs) -> None:
     assert page(finished([runs], NOBODY)) == text
 
 
-def test_the_page_shows_where_the_time_went(runs) -> None:
-    seen = Seen(page(finished([runs], NOBODY)))
+def test_the_page_shows_where_the_time_went(runs, text) -> None:
+    seen = Seen(text)
     assert ["training", "drawing a client's data and following its task's recipe"] in seen.rows
     heads = [row[0] for row in seen.rows if row[1:3] == ["main, s", "share"]]
     assert heads == ["cdfl, seed 0", "cdfl, seed 1"]
