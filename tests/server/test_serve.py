@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from artesian.algorithms import FedAsync
+from artesian.client.transport import Transport
 from artesian.config.federations import load_served, serve_experiment
 from artesian.errors import SettingError
 from artesian.execution.threads import single_threaded
 from artesian.server.auth import Tokens
+from artesian.server.serve import url_of
 from artesian.server.service import Service
 from artesian.simulator.run import Simulation
 from artesian.storage.store import Store
@@ -174,3 +176,12 @@ def test_a_first_start_shows_its_progress(tmp_path, monkeypatch) -> None:
     restarted = Service.open(federation, again, report=lines.append)
     assert lines == ["replaying 1/1 events"]
     restarted.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "secure", "url"),
+    [("127.0.0.1", False, "http://127.0.0.1:8440"), ("::1", True, "https://[::1]:8440")],
+)
+def test_the_address_it_prints_is_one_that_clients_take(host, secure, url) -> None:
+    assert url_of(host, 8440, secure=secure) == url
+    Transport(url).close()

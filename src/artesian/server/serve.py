@@ -67,8 +67,7 @@ def run(
         listener.close()
         raise
     _make_room_for(settings.connections)
-    scheme = "https" if cert else "http"
-    say(f"serving {federation.name} at {scheme}://{host}:{listener.getsockname()[1]}")
+    say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=cert is not None)}")
     start_logging(settings.log)
     config = uvicorn.Config(
         create_app(service, auth, settings),
@@ -87,6 +86,11 @@ def run(
     server = uvicorn.Server(config)
     server.handle_exit = _stopping(service, server.handle_exit)  # type: ignore[method-assign]
     server.run(sockets=[listener])
+
+
+def url_of(host: str, port: int, *, secure: bool) -> str:
+    """The address clients connect to; that of IPv6 stands in brackets."""
+    return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def say(line: str) -> None:
