@@ -49,7 +49,8 @@ def apply(tables: dict[str, Any], changes: Sequence[str], default: str = "") -> 
     """Set and remove what these changes say, one after the other; `default` is the algorithm where none is named."""
     parsed = [parse_change(change) for change in changes]
     names = [value for place, value in parsed if place == "algorithm.name"]
-    name = names[-1] if names else tables.get("algorithm", {}).get("name", default)
+    own = tables.get("algorithm", {})
+    name = names[-1] if names else own.get("name", default) if isinstance(own, dict) else default  # refused later
     for place, value in parsed:
         if value is not UNSET:
             _set(tables, place, value)
