@@ -8,7 +8,7 @@ import pytest
 import artesian
 from artesian.algorithms import CDFL, ICFL, CASAPlus, FedAsync, FedBuff, ICFLAsync
 from artesian.config.experiments import build, load, simulate, tables_of
-from artesian.config.federations import load as load_served
+from artesian.config.federations import load_served
 from artesian.core import Plan
 from artesian.errors import SettingError
 from artesian.learners.arrays import Perceptron, SoftmaxRegression
