@@ -9,6 +9,9 @@ WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,report,dev
 
+# Hundreds of processes start in the tests and benchmarks: none should compile again what another one has.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity constraints clean
 
 help:

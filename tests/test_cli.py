@@ -97,6 +97,7 @@ def test_a_file_and_changes_to_it(tmp_path) -> None:
     assert summary["preset"] == "mine"
 
 
+@pytest.mark.heavy
 def test_a_preset_runs_with_any_algorithm() -> None:
     for name in ALGORITHMS:
         plain = ["--set", "training.optimizer=sgd"] if name == "scaffold" else []  # it corrects plain steps only

@@ -192,6 +192,7 @@ def test_a_full_disk_at_home_says_so_and_loses_nothing(server, tmp_path) -> None
     assert not list(home.glob("*.tmp"))
 
 
+@pytest.mark.heavy
 def test_a_clock_that_jumps_changes_nothing(server, tmp_path, monkeypatch) -> None:
     rng = random.Random(0)
     monkeypatch.setattr(time, "time", lambda: rng.uniform(0, 4e9))
@@ -263,6 +264,7 @@ while True:
 """
 
 
+@pytest.mark.heavy
 def test_killed_at_every_single_step_the_home_goes_on(server, tmp_path) -> None:
     """A client dies before and after every write, rename, removal and request of two refreshes, always in one home."""
     command = [sys.executable, "-c", LIVES, server.url, server.token, str(tmp_path / "home")]

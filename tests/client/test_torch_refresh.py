@@ -68,6 +68,7 @@ def test_a_network_is_refreshed_in_place(served, tmp_path) -> None:
     assert [number for _, number in served.folded()] == [1, 2, 3]
 
 
+@pytest.mark.heavy
 def test_an_optimiser_of_the_clients_own_goes_on_after_a_restart(tmp_path) -> None:
     """Five steps in each of two refreshes, whose sessions share a home and nothing else; tuning adds none."""
     server = Served(tmp_path / "server", federation=federation(plan=Plan(batch=8, keep_optimizer_state=True)))

@@ -53,6 +53,7 @@ def test_the_algorithm_conforms_with_a_torch_model(name) -> None:
     assert check_algorithm(ALGORITHMS[name](), model=MODEL) == list(CHECKS)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("check", ["restores", "agrees_over_http"])  # what depends on the model most
 @pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"cdfl", "fedbuff"}))
 def test_every_algorithm_has_the_same_bits_with_a_torch_model(name, check) -> None:

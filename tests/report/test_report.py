@@ -156,6 +156,7 @@ def test_mixtures_are_those_of_the_last_upload_and_the_largest_share(tmp_path) -
     assert mixtures([tmp_path / "none"]) is None
 
 
+@pytest.mark.heavy
 def test_the_page_shows_what_was_exported_along_any_axis(runs, tmp_path) -> None:
     simulate(tmp_path / "cdfl", "--set", "export=true")
     simulate(tmp_path / "fedbuff", "--set", "algorithm.name=fedbuff", "--set", "export=true")
@@ -314,6 +315,7 @@ def test_the_command_writes_a_page_and_replaces_only_reports(runs, tmp_path) -> 
     assert mine.read_text() == "my own words"
 
 
+@pytest.mark.heavy
 def test_two_settings_of_one_algorithm_are_told_apart(runs, tmp_path) -> None:
     simulate(tmp_path / "bold", "--set", "algorithm.beta0=0.5")
     seen = Seen(page(finished([runs / "cdfl", tmp_path / "bold"], NOBODY)))

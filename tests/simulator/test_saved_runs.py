@@ -240,7 +240,10 @@ def test_tables_come_as_data_frames(ran) -> None:
     assert ran.frame("metrics").groupby("client")["after"].last().notna().all()
     events = open_run(ran.folder).frame("journal")
     assert (events["kind"] == "upload").sum() == 30
-    with pytest.raises(SettingError, match=r"no table 'models'. Name one of metrics, clusters, clients or journal"):
+    with pytest.raises(
+        SettingError,
+        match=r"no table 'models'. Name one of metrics, clusters, clients, distributions, shares or journal",
+    ):
         ran.frame("models")
 
 

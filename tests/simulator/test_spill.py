@@ -136,6 +136,7 @@ def test_what_a_vault_has_is_not_read_again(tmp_path, monkeypatch) -> None:
 ALGORITHMS = [CDFL(), FedBuff(), FedSoft(), FlexCFL(clients_per_round=4, pretrain_scale=1), Local()]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_a_run_that_spills_finds_the_same_bits(tmp_path, algorithm, workers) -> None:
