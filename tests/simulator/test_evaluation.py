@@ -12,7 +12,7 @@ from artesian.core import Cluster, Member, State
 from artesian.errors import SettingError
 from artesian.params import Layout
 from artesian.simulator.client_scores import ClientScores, Digests
-from artesian.simulator.evaluation import discrepancy
+from artesian.simulator.evaluation import Evaluation, discrepancy
 from artesian.simulator.jobs import KeptTests, Place
 from artesian.simulator.run import run_experiment
 from artesian.simulator.table import TEXT, Table, read_table
@@ -251,3 +251,26 @@ def test_test_data_are_kept_while_there_is_room() -> None:
     assert kept.of("a", 1, make) == "a/1"
     assert made[4:] == [("a", 1)]
     assert kept.room == 20
+
+
+def test_a_round_is_judged_on_the_data_it_was_trained_on(monkeypatch) -> None:
+    """Data change between rounds: the models of a round have not seen what comes next, and nobody has moved yet."""
+    turns, scored = [], Evaluation.evaluate_clients
+
+    def noting(self, coordinator, notebooks, cycles, upload, time) -> None:
+        turns.append(cycles("c000"))
+        scored(self, coordinator, notebooks, cycles, upload, time)
+
+    monkeypatch.setattr(Evaluation, "evaluate_clients", noting)
+    shift = Shift("swap-all", p=1.0)
+    run_experiment(
+        toy(
+            FedAvg(clients_per_round=3),
+            rounds=3,
+            shift=shift,
+            evaluate="clients",
+            evaluate_every_rounds=1,
+            fleet=Fleet("latency"),
+        )
+    )
+    assert turns == [0, 1, 2]

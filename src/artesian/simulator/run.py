@@ -262,8 +262,8 @@ class Simulation:
         if self.evaluation.entries and (folded or replies):
             self.evaluation.score(self.coordinator, self.notebooks, replies)
         if folded:
+            self._evaluate_round(rounds, turn)  # before anybody's data change
             self._tell_changes(turn)
-            self._evaluate_round(rounds)
 
     def _start(self, replies: list[Reply]) -> None:
         """Clients with a new task begin to train."""
@@ -324,19 +324,20 @@ class Simulation:
             return self._due(self.experiment.evaluate_every)
         return self.evaluation.evaluated == (self.totals.uploads, self.coordinator.state.rounds)
 
-    def _evaluate_round(self, before: int) -> None:
-        """Evaluate where that is due by rounds, of which there were so many before."""
+    def _evaluate_round(self, before: int, turn: int) -> None:
+        """Evaluate where that is due by rounds, of which there were so many before, on the data of that turn."""
         every, rounds = self.experiment.evaluate_every_rounds, self.coordinator.state.rounds
         if every and rounds // every > before // every and not self._evaluated_now():
-            self._evaluate()
+            self._evaluate(self._cycle if self.world.turns == "client" else lambda _: turn)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, cycle: Callable[[ClientId], int] | None = None) -> None:
+        """Score clusters, and clients on the data of this cycle; without one, on those they have now."""
         uploads, now = self.totals.uploads, self.clock.now
         before = (self.evaluation.evaluated or (0, 0))[bool(self.experiment.rounds)]
         if self.evaluation.export and is_moment(before, self._done(), self._planned):
             self.evaluation.export.keep(self.experiment.algorithm, self.coordinator.state, uploads)
         self.evaluation.evaluate_clusters(self.coordinator, uploads, now)
-        self.evaluation.evaluate_clients(self.coordinator, self.notebooks, self._cycle, uploads, now)
+        self.evaluation.evaluate_clients(self.coordinator, self.notebooks, cycle or self._cycle, uploads, now)
 
     # beginning, saving, restoring
 
