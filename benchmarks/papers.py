@@ -58,9 +58,29 @@ CASA |= {"purity": "purity", "adjusted Rand": "rand", "time": "virtual_time", "m
 FLEX = {"accuracy": "weighted_best", "models sent": "transfers"}
 CDFL = {"before": "client_before", "after": "client_after", "cluster": "cluster", "cluster, all": "cluster_all"}
 CDFL |= {"KL": "kl", "KL even": "kl_uniform"}
+SGD = ("training.optimizer=sgd", "training.rate=0.1", "training.decay=0", "training.batch=32")
 FORTY = ("world.clients=40", "uploads=1000", "evaluate_every=100", "proxy_sample=500")
 
 PAPERS = {
+    "digits-4": Paper(
+        "digits-4",
+        CDFL,
+        {
+            "CDFL": row("cdfl"),
+            "FedProx": row("fedprox"),
+            "FedAvg": row("fedavg"),
+            "FedBuff": row("fedbuff"),
+            "FedAsync": row("fedasync"),
+            "CA2FL": row("ca2fl"),
+            "Local": row("local"),
+        },
+    ),
+    "digits-4-sgd": Paper(
+        "digits-4",
+        CDFL,
+        {"CDFL": row("cdfl"), "FedAvg": row("fedavg"), "FedBuff": row("fedbuff"), "Local": row("local")},
+        SGD,
+    ),
     "casa-mnist": Paper(
         "casa-mnist",
         CASA,
