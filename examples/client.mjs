@@ -63,6 +63,7 @@ const FOLLOWS = {
   sparsity: [(value) => value === 0, "no mask of small weights"],
   keep: [(value) => !value, "no model kept beside the task"],
   labels: [(value) => !value, "no count of labels kept"],
+  keep_optimizer_state: [(value) => !value, "an optimiser that starts afresh in every task"],
 };
 function checkTask({ recipe, settings, models }) {
   if (recipe !== "train") throw new Error(`this client knows the recipe train, not ${recipe}`);

@@ -18,7 +18,7 @@ def run(*command: str, cwd: Path) -> str:
 @pytest.mark.heavy
 def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
     told = run(sys.executable, str(ROOT / "examples" / "own_algorithm.py"), cwd=tmp_path)
-    assert "passes is_pure" in told
+    assert "is_pure, names_its_recipes" in told
     assert "the same bits over HTTP: True" in told
     lines = (ROOT / "examples" / "own_algorithm.py").read_text().splitlines()
     assert len(lines) < 60
@@ -28,7 +28,7 @@ def test_your_own_algorithm_runs_simulated_and_in_process(tmp_path) -> None:
 def test_your_own_recipe_runs_simulated_in_process_and_over_workers(tmp_path) -> None:
     (tmp_path / "signs.py").write_text((ROOT / "examples" / "own_recipe.py").read_text())
     told = run(sys.executable, "signs.py", cwd=tmp_path)
-    assert "passes is_pure" in told
+    assert "is_pure, names_its_recipes" in told
     assert "the same bits over HTTP: True" in told
     (tmp_path / "signs.toml").write_text(
         'uploads = 20\nrecipes = ["signs:SIGNS"]\n'
