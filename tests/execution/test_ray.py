@@ -63,10 +63,10 @@ def test_killed_workers_are_replaced_and_the_bits_stay(cluster) -> None:
 
     def kill(progress) -> None:
         if progress.uploads in (7, 8, 20):
-            wait_for(at_work)
-            killed.append(at_work())
+            killed.append(wait_for(at_work))
             for pid in killed[-1]:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended by itself
+                    os.kill(pid, signal.SIGKILL)
 
     simulation, one = Simulation(toy(), 0, progress=kill, **RAY), Simulation(toy(), 0)
     simulation.run()
@@ -76,11 +76,12 @@ def test_killed_workers_are_replaced_and_the_bits_stay(cluster) -> None:
     assert list(simulation.evaluation.uploads) == list(one.evaluation.uploads)
 
 
-def wait_for(holds, seconds: float = 60) -> None:
+def wait_for(find, seconds: float = 60) -> list[int]:
     end = time.monotonic() + seconds
-    while not holds():
+    while not (found := find()):
         assert time.monotonic() < end, "waited too long"
         time.sleep(0.05)
+    return found
 
 
 def at_work() -> list[int]:
@@ -221,7 +222,7 @@ def test_a_run_brings_its_own_cluster_and_ends_it_without_a_word() -> None:
     told = command("--workers", "1", "--json")
     assert told.returncode == 0
     assert all(
-        line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines()
+        line.startswith("digits-2 confluence seed 0: ") for line in told.stderr.splitlines()
     )  # our progress, no chatter
     assert '"executor": "ray", "workers": 1' in told.stdout
 
@@ -235,9 +236,10 @@ def test_a_clusters_own_processes_listen_here_only(cluster) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    children = [
-        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
-    ]
+    children: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended meanwhile
+            children += map(int, thread.read_text().split())
     return [*children, *(below for child in children for below in descendants(child))]
 
 
@@ -255,14 +257,14 @@ def listens(pid: int) -> list[str]:
 
 def errors_in(told: str) -> list[str]:
     """What is printed besides the two lines that open a run."""
-    return [line for line in told.splitlines() if not line.startswith(("digits-2: cdfl", "pre-training: "))]
+    return [line for line in told.splitlines() if not line.startswith(("digits-2: confluence", "pre-training: "))]
 
 
 def test_a_run_joins_a_cluster_by_its_address_and_leaves_it(cluster) -> None:
     address = ray.get_runtime_context().gcs_address
     told = command("--workers", "1", "--json", "--ray-address", address)
     assert told.returncode == 0 and '"executor": "ray", "workers": 1' in told.stdout
-    assert all(line.startswith("digits-2 cdfl seed 0: ") for line in told.stderr.splitlines())
+    assert all(line.startswith("digits-2 confluence seed 0: ") for line in told.stderr.splitlines())
     told = command("--workers", "3", RAY_ADDRESS=address)
     assert told.returncode == 2
     assert errors_in(told.stderr) == ["error: The Ray cluster has 2 CPUs, too few for 3 workers. Use fewer workers."]
