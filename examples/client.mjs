@@ -63,6 +63,8 @@ const FOLLOWS = {
   sparsity: [(value) => value === 0, "no mask of small weights"],
   keep: [(value) => !value, "no model kept beside the task"],
   labels: [(value) => !value, "no count of labels kept"],
+  gate: [() => true, ""], // it may be asked for this client's mixture: whoever does not gets the mean of all clusters
+  clusters: [() => true, ""], // the names of its answers
   keep_optimizer_state: [(value) => !value, "an optimiser that starts afresh in every task"],
 };
 function checkTask({ recipe, settings, models }) {

@@ -59,12 +59,14 @@ def test_the_version() -> None:
     assert artesian("--version").stdout.startswith("artesian 0.")
 
 
+@pytest.mark.parametrize(("algorithm", "part"), [("cdfl", "appraising"), ("confluence", "comparing")])
 @pytest.mark.parametrize("workers", ["0", "1"])
-def test_a_profile_is_a_table_that_adds_up(workers) -> None:
-    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, "--profile", "--workers", workers])
+def test_a_profile_is_a_table_that_adds_up(workers, algorithm, part) -> None:
+    words = ["simulate", "digits-2", *QUICK, "--algorithm", algorithm, "--profile", "--workers", workers]
+    told = CliRunner().invoke(cli.app, words)
     rows = {line.split()[0]: line.split()[1:] for line in told.stdout.splitlines() if line.strip()}
     assert rows["part"] == ["main,", "s", "share", *(["workers,", "s", "share"] if workers == "1" else [])]
-    assert {"starting", "training", "measuring", "folding", "appraising", "evaluating", "other"} <= set(rows)
+    assert {"starting", "training", "measuring", "folding", part, "evaluating", "other"} <= set(rows)
     assert [cell for cell in rows["together"] if "%" in cell] == ["100.0%"] * (1 + int(workers))
 
 
@@ -79,10 +81,10 @@ def test_simulate_ends_each_run_with_one_json_object(tmp_path) -> None:
     compared = artesian("compare", str(tmp_path / "runs"), "--json")
     (row,) = json.loads(compared.stdout)
     mean = (objects[0]["client_after"] + objects[1]["client_after"]) / 2
-    assert (row["algorithm"], row["seeds"]) == ("cdfl", 2)
+    assert (row["algorithm"], row["seeds"]) == ("confluence", 2)
     assert row["client_after"][0] == pytest.approx(mean)
     table = artesian("compare", str(tmp_path / "runs" / "seed-0"), str(tmp_path / "runs" / "seed-1"))
-    assert "cdfl" in table.stdout
+    assert "confluence" in table.stdout
 
 
 def test_a_file_and_changes_to_it(tmp_path) -> None:
@@ -207,12 +209,14 @@ def test_data_that_were_not_found_say_where_they_were_looked_for(tmp_path, monke
 
 def test_a_run_says_what_is_pre_trained_on_which_data_before_it_begins() -> None:
     told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK]).stderr
-    assert "digits-2: cdfl, 4 clients of the world rotated, 20 uploads" in told
+    assert "digits-2: confluence, 4 clients of the world rotated, 20 uploads" in told
     assert "pre-training: one model on the server's 2 proxy sets (600 samples, 10 epochs), and from it a model" in told
     single = ["--set", "world.clusters=1", "--set", "start.kind=apart", "--set", "start.epochs=0"]
-    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *single]).stderr
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *single, "--algorithm", "cdfl"]).stderr
     assert "no pre-training: the start is one random model" in told
-    assert "cdfl has one cluster here: a single model for all clients, and no mixture to estimate" in told
+    assert "cdfl begins with one cluster here: a single model for all clients, and no mixture to estimate" in told
+    told = CliRunner().invoke(cli.app, ["simulate", "digits-2", *QUICK, *single]).stderr
+    assert "confluence begins with one cluster here: a single model for all clients, until it finds kinds of" in told
 
 
 def test_what_speaks_against_a_run_is_said_before_it_announces_anything(tmp_path) -> None:
@@ -354,9 +358,9 @@ def test_progress_is_a_bar_on_a_terminal() -> None:
         ("[algorithm]\nname = 'fedbuf'", "Did you mean 'fedbuff'?"),
         ("[algorithm]\nname = 3", "algorithm.name must be a text"),
         ("[algorithm]\nname = 'no.such:Thing'", "could not be imported"),
-        ("[algorithm]\nbeta_0 = 1", "Did you mean 'beta0'?"),
-        ("[algorithm]\nbeta0 = 'big'", "algorithm.beta0"),
-        ("[algorithm]\nbeta0 = 7", "beta0 must be in (0, 1], not 7.0"),
+        ("[algorithm]\nname = 'cdfl'\nbeta_0 = 1", "Did you mean 'beta0'?"),
+        ("[algorithm]\nname = 'cdfl'\nbeta0 = 'big'", "algorithm.beta0"),
+        ("[algorithm]\nname = 'cdfl'\nbeta0 = 7", "beta0 must be in (0, 1], not 7.0"),
         ("[algorithm]\nname = [1]", "algorithm.name must be a text"),
         ("[algorithm]\nname = 'broken_module:Thing'", "SyntaxError"),
         ("[algorithms]\ncdfl = 3", "algorithms.cdfl must be a table"),
@@ -412,7 +416,7 @@ def test_a_mistake_in_a_file_is_named_and_costs_exit_code_2(tmp_path, monkeypatc
     ],
 )
 def test_a_mistake_in_a_change_is_named(change, words) -> None:
-    result = CliRunner().invoke(cli.app, ["simulate", "digits-2", "--set", change])
+    result = CliRunner().invoke(cli.app, ["simulate", "digits-2", "--algorithm", "cdfl", "--set", change])
     assert isinstance(result.exception, ArtesianError)
     assert result.exception.exit_code == 2
     assert words in str(result.exception)

@@ -25,7 +25,7 @@ from artesian.learners.networks import NETWORKS
 from artesian.recipes import BUILT_IN
 from artesian.server.app import create_app
 from artesian.server.statuses import STATUSES
-from artesian.simulator.evaluation import CLUSTERS, UPLOADS
+from artesian.simulator.evaluation import ACCEPTED, CLUSTERS, POOL, UPLOADS
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
 from artesian.simulator.pretraining import Start
@@ -122,7 +122,7 @@ NEEDS = ("needs no torch.", "needs the data.", "needs torch and the data.")
 
 
 def test_every_preset_is_documented_and_says_what_it_needs() -> None:
-    assert len(presets()) == 14
+    assert len(presets()) == 18
     for name, sentence in presets().items():
         assert mentions(page("reference/settings.md"), name)
         assert sentence.endswith(NEEDS)
@@ -204,7 +204,18 @@ def test_every_route_and_recipe_is_documented() -> None:
 
 def test_the_run_folder_is_documented() -> None:
     text = page("reference/run-folder.md")
-    for name in ("config.json", "journal.jsonl", "snapshots", "blobs", "final", "summary.json", *UPLOADS, *CLUSTERS):
+    for name in (
+        "config.json",
+        "journal.jsonl",
+        "snapshots",
+        "blobs",
+        "final",
+        "summary.json",
+        *UPLOADS,
+        *ACCEPTED,
+        *POOL,
+        *CLUSTERS,
+    ):
         assert mentions(text, name), name
     assert RunFolder.__doc__
 

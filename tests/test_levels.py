@@ -16,12 +16,25 @@ LEVELS = [
     {"storage", "recipes", "engine.pace"}
     | {
         f"algorithms.{rule}"
-        for rule in ("clustering", "directions", "membership", "peers", "settings", "staleness", "starts")
+        for rule in (
+            "calibration",
+            "clustering",
+            "directions",
+            "estimation",
+            "estimators",
+            "finding",
+            "gates",
+            "membership",
+            "peers",
+            "settings",
+            "staleness",
+            "starts",
+        )
     },
     {"algorithms", "engine"},
     {"learners", "data", "execution"},
     {"client", "server", "simulator"},
-    {"config", "report", "testing", "demo", "cli"},
+    {"config", "report", "leagues", "testing", "demo", "cli"},
 ]
 ALONE = 4  # the level whose rooms never import each other
 EDGE_ONLY = {"time", "random", "threading", "asyncio", "logging", "multiprocessing", "socket"}

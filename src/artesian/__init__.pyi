@@ -14,12 +14,15 @@ from artesian.simulator.pretraining import Start as Start
 from artesian.simulator.shifts import Shift as Shift
 from artesian.simulator.shifts import Shifted as Shifted
 from artesian.simulator.run import Progress as Progress
+from artesian.leagues.running import league as league
+from artesian.leagues.standings import Standings as Standings
 
 ## Connect a client
 from artesian.client.connect import connect as connect
 from artesian.client.connect import connect_async as connect_async
 from artesian.client.connect import Client as Client
 from artesian.client.session import Session as Session
+from artesian.client.in_use import Refreshed as Refreshed
 from artesian.client.asynchronous import AsyncSession as AsyncSession
 
 ## Serve a federation
@@ -36,6 +39,7 @@ from artesian.learners.arrays import LinearRegression as LinearRegression
 from artesian.core import Model as Model
 from artesian.core import Learner as Learner
 from artesian.core import Labelled as Labelled
+from artesian.core import Divisible as Divisible
 
 ## Worlds
 from artesian.simulator.worlds import World as World
@@ -43,6 +47,7 @@ from artesian.simulator.worlds import Visit as Visit
 from artesian.data.datasets import Samples as Samples
 from artesian.data.datasets import Images as Images
 from artesian.simulator.worlds import Rotated as Rotated
+from artesian.simulator.worlds import Relabelled as Relabelled
 from artesian.simulator.worlds import LabelGroups as LabelGroups
 from artesian.simulator.worlds import FewClasses as FewClasses
 from artesian.simulator.worlds import Natural as Natural

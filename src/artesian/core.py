@@ -188,6 +188,8 @@ class Event:
     measured: Measured | None = None
     appraisals: Mapping[ClusterId, float] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters from here on
+    compared: Mapping[ClientId, Evidence] = field(default_factory=dict)  # what comparing replies found, by client
+    found: Mapping[str, Tree] = field(default_factory=dict)  # what a study found that came into force here
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,28 @@ class Resumable(Protocol):
 
         An empty state is a fresh optimiser. One of another optimiser or another model is not used, with a warning.
         """
+        ...
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A learner whose samples can be taken apart and put together; whoever holds data back asks for this."""
+
+    def part(self, rows: np.ndarray) -> Learner:
+        """The same with these samples alone, in this order."""
+        ...
+
+    def joined(self, others: Sequence[Any]) -> Learner:
+        """The same with the samples of these learners after its own; they are of its kind, with its model."""
+        ...
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """A learner that hands out its samples to a computation beside it: a gate, which sees inputs and targets."""
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """The inputs, a row of numbers each, and the targets."""
         ...
 
 
@@ -442,6 +466,15 @@ class MeasureContext:
 
     receipt: Receipt
     proxies: Mapping[ClusterId, Learner]
+    truth: Mixture | None = None  # the client's true mixture, which only a simulation knows
+
+
+@dataclass(frozen=True)
+class Study:
+    """Work of an algorithm beside the uploads: begun with this state, and in force from the version `needed` on."""
+
+    state: State  # what it begins with; without members
+    needed: int
 
 
 @dataclass(frozen=True)
@@ -476,6 +509,14 @@ class Algorithm(Protocol):
         """The same algorithm, for a run that goes on: a setting that follows from the run stays as it was recorded."""
         return self
 
+    def finds_clusters(self, start: int) -> bool:
+        """Does it look for clusters itself, where it begins with so many?"""
+        return False
+
+    def describe(self) -> dict[str, Any]:
+        """Name and settings, for the record of a run."""
+        return described(self, self.name)
+
     def check_plan(self, plan: Plan) -> None:
         """Refuse a training plan that this method cannot work with, before anybody trains by it."""
         return
@@ -490,6 +531,14 @@ class Algorithm(Protocol):
 
     def draw(self, state: State, client: ClientId) -> Task:
         """What a client would predict with now, as a task whose recipe says how; nothing is asked of it."""
+        return self.task(state, client)
+
+    def compare(self, state: State, client: ClientId, proxies: Mapping[ClusterId, Learner]) -> Evidence:
+        """How the replies do that a client might be given; the engine asks before it answers, and journals it."""
+        return {}
+
+    def reply(self, state: State, client: ClientId, compared: Evidence) -> Task:
+        """The task a client is given, when comparing found this."""
         return self.task(state, client)
 
     def moved(self, state: State, client: ClientId) -> Task | None:
@@ -507,6 +556,18 @@ class Algorithm(Protocol):
     def appraise(self, params: Params, proxy: Learner) -> float | None:
         """A cluster's own number on its proxy set; the engine asks after a step that changed it."""
         return None
+
+    def needs_proxies(self, clusters: int) -> bool:
+        """Must every one of so many clusters have a proxy set?"""
+        return type(self).appraise is not Algorithm.appraise
+
+    def study(self, state: State) -> Study | None:
+        """What is to be found out beside the uploads, if anything is; the same answer until its result is in force."""
+        return None
+
+    def find(self, state: State, proxies: Mapping[ClusterId, Learner], plan: Plan) -> Mapping[str, Tree]:
+        """The result of a study: what it changes in the algorithm's memory. Expensive, and run beside the uploads."""
+        return {}
 
     def matrices(self, state: State) -> Mapping[str, Matrix]:
         """What a method knows of pairs: similarities of clients, importances of clusters. For `export` alone."""

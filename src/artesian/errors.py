@@ -20,7 +20,8 @@ ArtesianError
 │   ├── Unreachable           no server answered in time
 │   ├── ServerFailed          a server answered that it failed
 │   ├── StoreDamaged          a store was altered, or is behind what it acknowledged
-│   └── WorkerLost            a worker process died
+│   ├── WorkerLost            a worker process died
+│   └── StudyFailed           a server's work beside the uploads failed, and an upload needs it
 └── Refused                   the server says no; nothing has changed
     ├── BadFormat             bytes that are not a message of ours
     ├── UnknownFormat         a format number this version does not know
@@ -168,6 +169,10 @@ class StoreDamaged(MachineError):
 
 class WorkerLost(MachineError):
     """A worker process died."""
+
+
+class StudyFailed(MachineError):
+    """A server's work beside the uploads failed, and an upload needs it."""
 
 
 class Refused(ArtesianError):

@@ -336,6 +336,15 @@ def minus(layout: Layout, new: Params, old: Params) -> Params:
     return combine(layout, (new, old), (1.0, -1.0), newest=0)
 
 
+def moved(layout: Layout, old: Params, change: Params, rate: float, newest: Params) -> Params:
+    """`old` moved by `rate` times `change`; buffers move towards those of `newest`, exact entries are its."""
+    out = combine(layout, (old, change), (1.0, rate))
+    if layout.trainable == layout.size:
+        return out
+    near = combine(layout, (old, newest), (1 - rate, rate), newest=1)
+    return keep_buffers(layout, near, out)
+
+
 def clipped(layout: Layout, params: Params, given: Params | None, longest: float) -> Params:
     """`params`, no further than `longest` from `given` (None: from zero); itself where it is near enough."""
     length = norm(layout, params) if given is None else distance(layout, params, given)
@@ -360,6 +369,12 @@ def places_of(layout: Layout, names: Collection[str]) -> np.ndarray:
     for entry, offset in zip(layout.entries, layout.offsets, strict=True):
         places[offset : offset + entry.slots] = entry.name in names
     return places
+
+
+def last_layer(layout: Layout) -> list[str]:
+    """The trainable entries of the last layer: those whose names begin as the last one's does."""
+    names = [entry.name for entry in layout.entries if entry.trainable]
+    return [name for name in names if name.rpartition(".")[0] == names[-1].rpartition(".")[0]]
 
 
 def kept_by_size(layout: Layout, params: Params, sparsity: float) -> np.ndarray:

@@ -1,13 +1,15 @@
 """CDFL and CCFL: the published test vectors, and hand-worked numbers for every branch."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hand import FixedLoss, layout, measured, state, vector
 
 from artesian.algorithms.cdfl import CDFL, estimate, update_ratios
-from artesian.core import MeasureContext, Receipt, Upload
+from artesian.algorithms.estimators import Estimates
+from artesian.core import MeasureContext, Measured, Receipt, Upload
 from artesian.engine.pace import Stream
 from artesian.errors import SettingError
 
@@ -324,4 +326,170 @@ def test_cdfl_streams_and_folds_one_at_a_time() -> None:
 )
 def test_settings_out_of_range_are_refused(wrong) -> None:
     with pytest.raises(ValueError, match=r", (not|but) \S"):
+        CDFL(**wrong)
+
+
+# mixtures from elsewhere
+
+CALIBRATED = CDFL(estimator="calibrated", calibrate_every=3, calibrate_lag=2)
+
+
+@dataclass(frozen=True)
+class Far:
+    """A proxy set on which a model is as bad as its number is far from a place."""
+
+    at: float
+    samples: int = 4
+
+    def losses(self, params) -> np.ndarray:
+        return np.full(self.samples, abs(float(params[0]) - self.at))
+
+
+def calibration(*coefficients: float, version: int = 0, alike=()) -> dict[str, Any]:
+    known = {"version": version, "coefficients": np.array(coefficients), "alike": alike, "divergence": 0.1}
+    return {"calibrated": {**known, "trunk": {"k0": 2.0, "k1": 2.0}}, "begun": None}
+
+
+def drawn(evidence: dict[str, float], memo: Any = None, base: int = 0) -> Measured:
+    """An upload at 1 of a client that was given 2."""
+    receipt = Receipt(1, base, "train", ("blend",), memo=memo)
+    return Measured(Upload("c0", 1, 1, {"blend": vector(1)}), receipt, evidence, given={"blend": vector(2)})
+
+
+def calibrated(memory: dict[str, Any], version: int = 0, algorithm: CDFL = CALIBRATED):
+    return state(algorithm, [vector(0), vector(4)], version=version, memory=memory)
+
+
+def test_by_the_paper_nothing_is_new() -> None:
+    assert CDFL(0.5, 9.0, 4.0, 0.2, 7) == CDFL(beta0=0.5, a=9.0, b=4.0, rho=0.2, tau0=7)
+    now = state(CDFL(), [vector(0), vector(4)])
+    assert not CDFL().needs_given and CDFL().needs_proxies(1) and CDFL().recipes == ("train",)
+    assert CDFL().compare(now, "c0", {}) == {} and CDFL().reply(now, "c0", {}).memo is None
+    assert CDFL().study(now) is None and CDFL().init(layout(1), [vector(0)], 0).memory == {}
+    assert not set(CDFL().describe()) & {f.name for f in fields(Estimates)}
+    assert {f.name for f in fields(Estimates)} <= set(CALIBRATED.describe())
+
+
+def test_the_oracles_mixture_is_folded_by_cdfls_ratios() -> None:
+    """(.75, .25): only k0 passes 1/2, with beta_0; nothing is measured but the truth."""
+    algorithm = CDFL(estimator="oracle")
+    given = MeasureContext(Receipt(1, 0, "train", ("blend",)), {}, {"k0": 0.75, "k1": 0.25})
+    evidence = algorithm.measure(Upload("c0", 1, 1, {"blend": vector(1)}), given)
+    assert evidence == {"share/k0": 0.75, "share/k1": 0.25}
+    step = algorithm.fold(state(algorithm, [vector(0), vector(4)]), [measured("c0", vector(1), evidence=evidence)])
+    assert step.mixtures["c0"] == {"k0": 0.75, "k1": 0.25}
+    assert {k: params.tolist() for k, params in step.clusters.items()} == {"k0": pytest.approx([0.025])}
+    assert not algorithm.needs_proxies(2) and not algorithm.needs_given
+    assert algorithm.appraise(vector(1), FixedLoss(5)) is None
+
+
+def test_a_client_that_estimates_gets_all_clusters_and_its_mixture_counts() -> None:
+    algorithm = CDFL(estimator="client")
+    now = state(algorithm, [vector(0), vector(4)])
+    task = algorithm.task(now, "c0")
+    assert (list(task.models), task.recipe, task.returns, task.estimates) == (["k0", "k1"], "soft", ("own",), True)
+    assert task.settings == {"prox": 0.1} and algorithm.recipes == ("soft",)
+    sent = Upload("c0", 1, 1, {"own": vector(1)}, {"k0": 0.2, "k1": 0.8})
+    step = algorithm.fold(now, [Measured(sent, Receipt(1, 0, "soft", ("k0", "k1")))])
+    assert step.mixtures["c0"] == {"k0": pytest.approx(0.2), "k1": pytest.approx(0.8)}
+    assert {k: params.tolist() for k, params in step.clusters.items()} == {"k1": pytest.approx([4 - 0.025 * 3])}
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "memo", "share"),
+    [
+        ((-1, 0, 0, 0), None, 4 / 5),  # 1 / loss: (1, 1/4)
+        ((0, 1, 0, 0), {"losses": {"k0": 3.0, "k1": 4.0}}, 3 / 4),  # what the loss fell by: (3/1, 4/4)
+        ((0, 1, 0, 0), None, 4 / 5),  # a newcomer began at the trunk, with losses (2, 2): (2/1, 2/4)
+        ((0, 0, -1, 0), None, 3 / 4),  # 1 / distance: (1, 1/3)
+        ((0, 0, 0, 1), None, 1 / (1 + np.exp(-2))),  # from 2 to 1 is towards 0 and away from 4: cosines (1, -1)
+    ],
+)
+def test_the_calibrated_mixture_by_hand(coefficients, memo, share) -> None:
+    now = calibrated(calibration(*coefficients))
+    step = CALIBRATED.fold(now, [drawn({"mean/k0": 1.0, "mean/k1": 4.0}, memo)])
+    assert step.mixtures["c0"]["k0"] == pytest.approx(share, abs=1e-6)
+    assert step.clusters["k0"].tolist() == pytest.approx([0.025]) and list(step.clusters) == ["k0"]
+    assert (step.notes["calibration"], step.notes["alike"]) == (0.1, 0)
+
+
+def test_clusters_that_cannot_be_told_apart_share_alike_and_both_move() -> None:
+    now = calibrated(calibration(-1, 0, 0, 0, alike=[["k0", "k1"]]))
+    step = CALIBRATED.fold(now, [drawn({"mean/k0": 1.0, "mean/k1": 4.0})])
+    assert step.mixtures["c0"] == {"k0": 0.5, "k1": 0.5}
+    assert list(step.clusters) == ["k0", "k1"]
+
+
+def test_what_calibrated_measures_and_what_the_filter_adds() -> None:
+    given = MeasureContext(Receipt(1, 0, "train", ("blend",)), {"k0": Far(0.0), "k1": Far(4.0)})
+    upload = Upload("c0", 1, 1, {"blend": vector(1)})
+    assert CALIBRATED.measure(upload, given) == {"mean/k0": 1.0, "mean/k1": 3.0}
+    assert CALIBRATED.appraise(vector(1), Far(4.0)) is None
+    filters = replace(CALIBRATED, adjust_start_epoch=1)
+    metrics = {"loss/k0": 1.0, "loss/k1": 3.0, "unit/k0": 1 / 16, "unit/k1": 1 / 16}
+    assert filters.measure(upload, given) == {**metrics, "mean/k0": 1.0, "mean/k1": 3.0}
+    assert filters.appraise(vector(1), Far(4.0)) == 3.0
+    assert CALIBRATED.needs_given and CALIBRATED.needs_proxies(2) and not CALIBRATED.needs_proxies(1)
+    assert filters.needs_proxies(1) and CDFL(estimator="client", adjust_start_epoch=1).needs_proxies(2)
+    alone = MeasureContext(given.receipt, {"k0": Far(0.0)})
+    assert CALIBRATED.measure(upload, alone) == {}
+
+
+def test_the_filter_works_with_the_calibrated_mixture() -> None:
+    """The metrics are those of the paper's estimate; the mixture is the calibrated one."""
+    filters = replace(FILTER, estimator="calibrated")
+    evidence = {"loss/k0": 9.0, "loss/k1": 12.0, "unit/k0": 1.0, "unit/k1": 1.0, "mean/k0": 1.0, "mean/k1": 4.0}
+    for records, kept in ((LOWER, []), (ROW, ["k0"])):
+        memory = {**calibration(-1, 0, 0, 0), "records": np.array([records] * 3)}
+        now = state(filters, [vector(0), vector(4)], version=60, losses=(8, 15), memory=memory)
+        step = filters.fold(now, [drawn(evidence, base=60)])
+        assert list(step.clusters) == kept
+        assert step.mixtures["c0"]["k0"] == pytest.approx(0.8)
+        assert step.memory["records"][-1].tolist() == ROW
+
+
+@pytest.mark.parametrize(("bar", "blend"), [("all", 2.0), ("above_bar", 0.0)])
+def test_the_losses_of_what_is_given_are_kept_for_the_upload(bar, blend) -> None:
+    """A mixture of (.5, .3, .2) of the places 0, 4 and 4; above the mean share of 1/3 is the first alone."""
+    algorithm = replace(CALIBRATED, reply_clusters=bar)
+    now = state(algorithm, [vector(0), vector(4), vector(4)])
+    proxies: Any = {"k0": Far(0.0), "k1": Far(4.0), "k2": Far(5.0)}
+    assert algorithm.compare(now, "c0", proxies) == {}  # a newcomer: the trunk's are known
+    known = replace(now, members={"c0": replace(now.members["c0"], mixture={"k0": 0.5, "k1": 0.3, "k2": 0.2})})
+    found = algorithm.compare(known, "c0", proxies)
+    assert found == pytest.approx({"loss/k0": blend, "loss/k1": 4 - blend, "loss/k2": 5 - blend})
+    task = algorithm.reply(known, "c0", found)
+    assert task.models["blend"].tolist() == pytest.approx([blend])
+    assert task.memo == {"losses": {k: found[f"loss/{k}"] for k in ("k0", "k1", "k2")}}
+
+
+def test_calibrations_are_due_by_folds_also_by_stale_ones() -> None:
+    evidence = {"mean/k0": 1.0, "mean/k1": 4.0}
+    for version, base in ((2, 2), (3, 3), (9, 3)):
+        step = CALIBRATED.fold(calibrated(calibration(0, 0, 0, 0), version), [drawn(evidence, base=base)])
+        assert step.notes["stale"] == (version - base > 3)
+        begun = step.memory.get("begun")
+        assert (begun and begun["version"]) == (None if version < 3 else version)
+    now = calibrated(calibration(0, 0, 0, 0) | {"begun": {"version": 3, "clusters": {"k0": vector(0)}}}, 4)
+    assert CALIBRATED.fold(now, [drawn(evidence, base=4)]).memory == {}
+    study = CALIBRATED.study(now)
+    assert study is not None and (study.state.version, study.needed) == (3, 5)
+
+
+def test_a_first_calibration_is_needed_at_once_and_none_by_another_estimator() -> None:
+    now = calibrated({}, version=7)
+    study = CALIBRATED.study(now)
+    assert study is not None and (study.state.version, study.needed) == (7, 7)
+    assert list(study.state.clusters) == ["k0", "k1"]
+    for other in (CDFL(), CDFL(estimator="client"), CDFL(estimator="oracle")):
+        assert other.study(calibrated(calibration(0, 0, 0, 0, version=-99), 7)) is None
+    assert CALIBRATED.study(state(CALIBRATED, [vector(0)])) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"estimator": "best"}, {"first_pretend": 1}, {"pretend": 0}, {"pretend_window": 5}, {"calibrate_lag": 0}],
+)
+def test_settings_of_estimators_out_of_range_are_refused(wrong) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
         CDFL(**wrong)

@@ -264,10 +264,11 @@ def test_messages_of_a_client_are_what_the_server_reads(home) -> None:
 def test_a_refresh_may_tune_what_comes_back(home) -> None:
     session, learner = home.session(), home.learner()
     tuned = session.refresh(learner, tune=2)
-    held, task = session.held(), session.kept()
+    drawn, task = session.draw(), session.kept()
     plan = replace(Plan.of(task.settings), epochs=2)
-    expected = learner.train(held[0][1], seed=derive(task.settings["seed"], "tune"), plan=plan)
-    assert tuned[0][1].tobytes() == expected.tobytes() != held[0][1].tobytes()  # and what is at home is as it was drawn
+    expected = learner.train(drawn, seed=derive(task.settings["seed"], "tune"), plan=plan)
+    assert tuned[0][1].tobytes() == expected.tobytes() != drawn.tobytes()
+    assert home.session().held()[0][1].tobytes() == expected.tobytes()
     assert home.state.members["c0"].answered == 1
     with pytest.raises(SettingError, match="tune must be a number of epochs from 0 on, not -1"):
         session.refresh(learner, tune=-1)

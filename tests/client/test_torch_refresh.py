@@ -85,11 +85,44 @@ def test_a_network_ends_with_the_tuned_answer(served, tmp_path) -> None:
     net = network()
     with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
         ((_, params),) = client.refresh(net, loader(1), tune=2)
-        ((_, held),) = client.held()
         tuned = client.layout.unpack(params)
         for name, array in state(net).items():
             np.testing.assert_array_equal(array, tuned[name])
-        assert not np.array_equal(tuned["0.weight"], client.layout.unpack(held)["0.weight"])
+        assert not np.array_equal(tuned["0.weight"], client.layout.unpack(client.draw())["0.weight"])
+
+
+def test_a_network_ends_as_what_won_and_goes_back(served, tmp_path) -> None:
+    """Of 80 samples 16 are held back."""
+    x, y = points(1, 80)
+    net, batches = network(), DataLoader(TensorDataset(torch.tensor(x), torch.tensor(y)), batch_size=8)
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        first = client.refresh(net, batches)
+        assert first.held_back == 16 and set(first.scores) == {"drawn", "midpoint", "trained"}
+        second = client.refresh(net, batches)
+        assert set(second.scores) == {"drawn", "midpoint", "trained", "previous"}
+        for ensemble in (second, client.held()):
+            given = client.layout.unpack(ensemble[0][1])
+            for name, array in state(net).items():
+                np.testing.assert_array_equal(array, given[name])
+        client.refresh(net, batches, accept="always")
+        np.testing.assert_array_equal(state(net)["0.weight"], client.layout.unpack(client.draw())["0.weight"])
+        client.previous(net)
+        for name, array in state(net).items():
+            np.testing.assert_array_equal(array, given[name])
+
+
+def test_a_stream_holds_nothing_back_and_says_why(served, tmp_path) -> None:
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(zip(*map(torch.tensor, points(1, 80)), strict=True))
+
+        def __len__(self) -> int:
+            return 80
+
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        refreshed = client.refresh(network(), DataLoader(Stream(), batch_size=8))
+        assert (refreshed.won, refreshed.held_back) == ("drawn", 0)
+        assert refreshed.why.startswith("Taking data apart does not work with an IterableDataset")
 
 
 def test_the_clients_own_optimizer_goes_before_the_tasks(served, tmp_path) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 import artesian
-from artesian.algorithms import CDFL, ICFL, CASAPlus, FedAsync, FedBuff, ICFLAsync
+from artesian.algorithms import ALGORITHMS, CDFL, ICFL, CASAPlus, Confluence, FedAsync, FedBuff, ICFLAsync
 from artesian.config.experiments import build, load, simulate, tables_of
 from artesian.config.federations import load_served
 from artesian.core import Plan
@@ -33,14 +33,36 @@ def make(alpha: float = 0.5) -> Mine:
 
 def test_a_preset_and_its_defaults() -> None:
     experiment = load("digits-4")
-    assert experiment.algorithm == CDFL()
+    assert experiment.algorithm == Confluence()
     assert experiment.world == Rotated(clusters=4, clients=80)
     assert experiment.model == Perceptron(64, 10, 32)
     assert (experiment.name, experiment.uploads, experiment.training.optimizer) == ("digits-4", 2000, "adam")
 
 
+@pytest.mark.parametrize(("name", "clusters", "clients"), [("digits-1", 1, 40), ("digits-6", 6, 120)])
+def test_presets_of_digits_differ_in_their_clusters_alone(name, clusters, clients) -> None:
+    experiment, four = load(name), load("digits-4")
+    world = Rotated(clusters=clusters, clients=clients)
+    assert experiment == replace(four, name=name, world=world, uploads=25 * clients)
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"scaffold"}))
+def test_every_algorithm_runs_with_a_single_distribution(name) -> None:
+    """SCAFFOLD refuses the preset's optimiser."""
+    changes = ["world.clients=10", "evaluate=clients", "export=true", "start.trunk_epochs=0", "training.epochs=1"]
+    summary = simulate("digits-1", algorithm=name, changes=changes, uploads=20).summary
+    assert summary["uploads"] == 20 and 0 <= summary["client_after"] <= 1
+    assert summary["purity"] in (None, 1.0) and summary["kl"] in (None, 0.0)
+
+
 def test_changes_are_toml_values_or_plain_text() -> None:
-    changes = ["algorithm.amplifier=[10, 5]", "algorithm.staleness_ref=cluster", "uploads=7", "model.name=softmax"]
+    changes = [
+        "algorithm.name=cdfl",
+        "algorithm.amplifier=[10, 5]",
+        "algorithm.staleness_ref=cluster",
+        "uploads=7",
+        "model.name=softmax",
+    ]
     experiment = load("digits-4", changes)
     assert experiment.algorithm == CDFL(amplifier=(10.0, 5.0), staleness_ref="cluster")
     assert experiment.uploads == 7
@@ -49,11 +71,11 @@ def test_changes_are_toml_values_or_plain_text() -> None:
 
 def test_usual_settings_wait_for_their_algorithm_and_yield_to_explicit_ones() -> None:
     tables = {
-        "algorithms": {"fedbuff": {"buffer_size": 3, "server_lr": 0.5}, "cdfl": {"rho": 1.0}},
+        "algorithms": {"fedbuff": {"buffer_size": 3, "server_lr": 0.5}, "confluence": {"rho": 1.0}},
         "algorithm": {"name": "fedbuff", "server_lr": 0.25},
     }
     assert build(tables).algorithm == FedBuff(buffer_size=3, server_lr=0.25)
-    assert build({**tables, "algorithm": {}}).algorithm == CDFL(rho=1.0)
+    assert build({**tables, "algorithm": {}}).algorithm == Confluence(rho=1.0)
 
 
 @pytest.mark.parametrize(("name", "alpha"), [("Mine", 0.3), ("READY", 0.7), ("make", 0.5)])
@@ -124,7 +146,7 @@ def test_a_finished_run_is_not_returned_twice(tmp_path) -> None:
 
 
 def test_the_horizon_is_filled_in_where_it_is_wanted() -> None:
-    experiment = load("digits-4", ["uploads=50", "algorithm.adjust_start=0.5"])
+    experiment = load("digits-4", ["uploads=50", "algorithm.name=cdfl", "algorithm.adjust_start=0.5"])
     assert experiment.planned().algorithm == CDFL(adjust_start=0.5, horizon=50)
     chosen = replace(experiment, algorithm=CDFL(horizon=9))
     assert chosen.planned().algorithm == CDFL(horizon=9)
@@ -147,7 +169,7 @@ def test_a_change_without_a_value_removes_a_setting() -> None:
     assert load("digits-4", ["world="]).world == Rotated()
     assert load("digits-4", ["training.rate=0.5", "training.rate="]).training.rate == Plan().rate
     assert load("digits-4", ["training.rate=", "training.rate=0.5"]).training.rate == 0.5
-    assert load("digits-4", ["algorithm.name=fedbuff", "algorithm.name="]).algorithm == CDFL()
+    assert load("digits-4", ["algorithm.name=fedbuff", "algorithm.name="]).algorithm == Confluence()
     assert load("digits-4", [" uploads = "]).uploads == Experiment.uploads
 
 
@@ -235,7 +257,7 @@ def test_flexcfls_mnist_is_read_as_its_authors_read_it() -> None:
         ),
         (
             "algorithm.rho=1",
-            "no setting 'rho'. It is a setting of cdfl, fedasync, fedsoft-async; those of fedavg are: ",
+            "no setting 'rho'. It is a setting of cdfl, confluence, fedasync, fedmerge, fedmerge-async, fedsoft-async",
         ),
         ("algorithm.quorun=1", "[algorithm] has no setting 'quorun'. Did you mean 'quorum'?"),
         ("world.groups=3", "The world rotated has no setting 'groups'. It is a setting of label-groups; those of"),

@@ -96,6 +96,7 @@ def test_the_demo_loses_nothing_and_says_so(performed) -> None:
         "true k0",
         "est. k0",
         "before a refresh",
+        "by which each client chose what it uses",
         "for an even guess",
         "MB saved",
         "1 with SIGKILL",
@@ -317,6 +318,16 @@ def test_records_are_read_as_they_grow(tmp_path) -> None:
     assert (figures.before, figures.after) == (pytest.approx(2 / 3), pytest.approx(0.75))
     assert figures.divergence == pytest.approx(0.34657359)  # half of ln 2: one guess is even, one is right
     assert figures.even == pytest.approx(0.69314718)
+    assert figures.held_back is None
+
+
+def test_records_hold_what_clients_judged_by(tmp_path) -> None:
+    told = [json.loads(line(n, 0.5, 0.5, None)) | {"held_back": pair} for n, pair in ((1, [0.5, 0.75]), (2, None))]
+    told += [json.loads(line(3, 0.5, 0.5, None)) | {"held_back": [0.25, 0.75]}]
+    (tmp_path / "c000.jsonl").write_text("".join(json.dumps(one) + "\n" for one in told))
+    records = Records(tmp_path)
+    records.read()
+    assert records.figures().held_back == (0.375, 0.75)
 
 
 @pytest.mark.parametrize("text", ["no JSON\n", '{"acknowledged": 1}\n', "[1]\n", '{"sending": "x"}\n'])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from artesian.algorithms import CDFL, FedAsync, FedBuff
+from artesian.algorithms import CDFL, Confluence, FedAsync, FedBuff
 from artesian.core import Event
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import StorageError, TaskClosed
@@ -80,6 +80,48 @@ def test_a_change_that_cannot_be_recorded_is_not_made() -> None:
         federation.coordinator.adopt(changed(federation, alpha=0.1))
     assert federation.coordinator.digest() == before
     assert federation.coordinator.algorithm.alpha == 0.5
+
+
+ESTIMATORS = ("paper", "calibrated", "client")
+OFTEN = {"first_pretend": 2, "pretend": 1, "pretend_window": 3, "calibrate_every": 3, "calibrate_lag": 2}
+
+
+@pytest.mark.parametrize("kind", [CDFL, Confluence])
+@pytest.mark.parametrize(("before", "after"), [(a, b) for a in ESTIMATORS for b in ESTIMATORS if a != b])
+def test_another_estimator_takes_over_where_it_is_and_a_replay_follows(kind, before, after) -> None:
+    """Clusters are appraised, a first calibration is made, and one under way is forgotten, as the new one needs it."""
+    seen: list[Event] = []
+    federation = joined(kind(estimator=before, **OFTEN), 4)
+    first = federation.coordinator.snapshot()
+    federation.coordinator.record = seen.append
+    for estimator in (before, after, before):
+        federation.coordinator.adopt(changed(federation, estimator=estimator))
+        for _ in range(6):
+            federation.step()
+        losses = [cluster.loss for cluster in federation.coordinator.state.clusters.values()]
+        assert estimator != "paper" or all(loss is not None for loss in losses)
+        assert estimator != "calibrated" or federation.coordinator.state.memory["calibrated"]["version"] > 0
+    again = Coordinator.restore(kind(**OFTEN), first)  # without proxies: nothing can be found anew
+    for event in seen:
+        again.replay(event)
+    assert again.digest() == federation.coordinator.digest()
+
+
+def test_settings_that_are_newer_than_a_snapshot_were_their_defaults_then() -> None:
+    federation = joined(CDFL(tau0=50), 2)
+    snapshot = federation.coordinator.snapshot()
+    older = {k: v for k, v in snapshot.settings["algorithm"].items() if k not in ("estimator", "pretend")}
+    snapshot = replace(snapshot, settings={**snapshot.settings, "algorithm": older})
+    served = CDFL(estimator="calibrated", pretend=3, beta0=0.5)
+    restored = Coordinator.restore(served, snapshot, **federation.options())
+    assert restored.algorithm == CDFL(tau0=50)  # what was in force then
+    seen: list[Event] = []
+    restored.record = seen.append
+    restored.adopt(Coordinator(CDFL(tau0=50), snapshot.state).settings)
+    assert seen == []
+    restored.adopt(Coordinator(served, snapshot.state).settings)
+    assert [event.kind for event in seen] == ["settings"]
+    assert restored.algorithm == served
 
 
 def test_clipped_by_hand() -> None:

@@ -309,3 +309,12 @@ def test_data_that_do_not_fit_the_model_are_refused_at_once(x, y, words) -> None
     with pytest.raises(BadData, match=words):
         SoftmaxRegression(4, 3).learner(x.astype(np.float32), np.array(y))
     assert SoftmaxRegression(4, 3).learner(np.zeros((0, 4), np.float32), np.zeros(0, np.int64)).samples == 0
+
+
+def test_a_learner_is_taken_apart_and_put_together() -> None:
+    model = SoftmaxRegression(2, 3)
+    whole = model.learner(np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2, 0, 1, 2]))
+    losses = whole.losses(model.start(0))
+    parts = [whole.part(np.array([5, 0])), whole.part(np.array([3]))]
+    np.testing.assert_array_equal(parts[0].losses(model.start(0)), losses[[5, 0]])
+    np.testing.assert_array_equal(parts[0].joined(parts[1:]).losses(model.start(0)), losses[[5, 0, 3]])

@@ -758,3 +758,17 @@ def test_a_learner_counts_its_labels_where_each_sample_has_one() -> None:
     assert TorchModel(noisy, loss=nn.CrossEntropyLoss(reduction="none"), device="cpu").learner(x, y).histogram is None
     images = TorchModel(lambda: nn.Conv2d(1, 3, 1), device="cpu")
     assert images.learner(np.zeros((2, 1, 2, 2), np.float32), np.zeros((2, 2, 2), np.int64)).histogram is None
+
+
+def test_a_learner_is_taken_apart_and_put_together() -> None:
+    model = TorchModel(functools.partial(nn.Linear, 2, 3))
+    x, y = np.arange(12, dtype=np.float32).reshape(6, 2), np.array([0, 1, 2, 0, 1, 2])
+    whole, start = model.learner(x, y), model.start(0)
+    parts = [whole.part(np.array([5, 0])), whole.part(np.array([3]))]
+    assert [part.samples for part in parts] == [2, 1]
+    np.testing.assert_array_equal(parts[0].losses(start), whole.losses(start)[[5, 0]])
+    joined = parts[0].joined(parts[1:])
+    np.testing.assert_array_equal(joined.losses(start), whole.losses(start)[[5, 0, 3]])
+    dataset = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    read = TorchLearner.over(dataset, model, room=0).part(np.array([5, 0]))
+    np.testing.assert_array_equal(read.losses(start), parts[0].losses(start))

@@ -13,16 +13,26 @@ from typer.testing import CliRunner
 
 from artesian import cli
 from artesian.errors import MissingExtra, SettingError, StorageError
+from artesian.recipes.accepting import CANDIDATES
 from artesian.report.curves import AXES, Curve, chosen_axis, of_clusters, of_uploads, read
 from artesian.report.exported import first_and_last, mixtures
-from artesian.report.runs import cells, columns, grouped, profiled, tables
+from artesian.report.runs import cells, columns, grouped, profiled, tables, winners
 
 pytest.importorskip("matplotlib", reason="figures need the extra report")
 from artesian.report.page import MARK, page, write
 from artesian.report.plots import bars, heatmaps, lines, mixture_panels
 from artesian.report.runs import finished
 
-QUICK = ["--set", "uploads=20", "--set", "world.clients=6", "--set", "evaluate_every=10"]
+QUICK = [
+    "--set",
+    "algorithm.name=cdfl",
+    "--set",
+    "uploads=20",
+    "--set",
+    "world.clients=6",
+    "--set",
+    "evaluate_every=10",
+]
 NOBODY = print
 
 
@@ -376,6 +386,27 @@ def test_a_figure_that_only_newer_runs_have_is_a_column_where_one_has_it() -> No
     shown = columns(rows)
     assert list(shown)[2:5] == ["cluster", "cluster_all", "kl"]
     assert [cells(row, shown)[3] for row in rows.values()] == ["-", "0.250"]
+
+
+def test_what_clients_use_is_shown_where_they_judge_it() -> None:
+    figures = {"client_accepted": 0.6, "worse_drawn": 0.25, "worse_accepted": 0.0}
+    runs = [summary(0, **figures, won={"drawn": 0.75, "trained": 0.25}), summary(1, **figures, won={"drawn": 1.0})]
+    (rows,) = tables(runs).values()
+    shown = {key: title for key, title in columns(rows).items() if key in figures}
+    assert shown == {"client_accepted": "used", "worse_drawn": "worse drawn", "worse_accepted": "worse used"}
+    assert [cells(row, shown) for row in rows.values()] == [["0.600±0.000", "0.250±0.000", "0.000±0.000"]]
+    assert winners(runs) == {"drawn": 0.875, "trained": 0.125}
+    assert winners([summary(0)]) == {}
+
+
+def test_the_page_shows_which_models_clients_used(tmp_path) -> None:
+    simulate(tmp_path / "judged", "--set", "accept=better", "--set", "pool_every=5")
+    told = Seen(page(finished([tmp_path / "judged"], NOBODY)))
+    heads = [row for row in told.rows if row[0] == "method"]
+    assert {"used", "worse drawn", "worse used"} <= set(heads[0])
+    assert set(heads[1][1:]) <= set(CANDIDATES)
+    (shares,) = (row[1:] for row in told.rows if row[0] == "cdfl" and len(row) == len(heads[1]))
+    assert sum(map(float, shares)) == pytest.approx(1, abs=0.01)
 
 
 def test_rows_of_one_algorithm_stand_together() -> None:

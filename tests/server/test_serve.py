@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from artesian.algorithms import FedAsync
+from artesian.algorithms import CDFL, FedAsync
 from artesian.client.transport import Transport
 from artesian.config.federations import load_served, serve_experiment
 from artesian.errors import SettingError
@@ -134,6 +134,24 @@ def test_hyper_parameters_that_change_between_two_starts_are_an_event(tmp_path) 
     service.close()
 
 
+def test_a_federation_of_cdfl_may_change_its_settings_and_its_estimator(tmp_path) -> None:
+    """Some of its settings are a number or a word."""
+    from artesian.server.federation import Federation
+
+    model = ToyModel()
+    proxies = {k: model.learner(s.x, s.y) for k, s in ToyWorld(2).proxies(0).items()}
+    toy = Toy(CDFL(), 2)
+    for algorithm in (CDFL(), CDFL(beta0=0.5, l_bar="min"), CDFL(estimator="calibrated", first_pretend=2)):
+        federation = Federation(model, algorithm, proxies, [model.start(0), model.start(1)])
+        service = Service.open(federation, Store(tmp_path / "store", federation.identity))
+        assert service.coordinator.algorithm == algorithm
+        toy.coordinator = service.coordinator
+        toy.join_all()
+        toy.step()
+        service.close()
+    assert service.coordinator.state.memory["calibrated"]["version"] == 2
+
+
 def test_commands_at_the_same_time_lose_no_token(tmp_path) -> None:
     def make(number: int) -> None:
         Tokens(tmp_path / "tokens.json").make("enrol", f"t{number}")
@@ -165,7 +183,10 @@ def test_a_first_start_shows_its_progress(tmp_path, monkeypatch) -> None:
         "pre-training one model on all proxy sets: 1 epochs",
         "pre-training 2 clusters: 1/2",
         "pre-training 2 clusters: 2/2",
+        "making the algorithm's first study",
+        lines[-1],
     ]
+    assert lines[-1].startswith("calibrated the estimates of mixtures in ")
     asyncio.run(service.join("c0", 5))
     service._writer.shutdown()
     service._measurers.shutdown()

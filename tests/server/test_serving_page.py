@@ -8,14 +8,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from artesian.server.service import Service
+from artesian.storage.store import Store
+
 pytestmark = pytest.mark.heavy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve-a-federation.md").read_text()
-APP, LIBRARY, BY_HAND = re.findall(r"```python\n(.*?)```", PAGE, re.S)
+APP, LIBRARY, BY_HAND, WITHOUT_PROXIES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
 SERVE = re.findall(r"^    artesian (serve app:federation --store store)$", PAGE, re.M)[0]
 SECRET = "0" * 32
 
@@ -74,4 +78,17 @@ def test_the_client_library_does_it_in_one_call_and_the_start_prints_what_the_pa
         code = LIBRARY.replace("http://127.0.0.1:8440", url).replace("artesian_enrol_...", token)
         run("-c", f"{code}\n    assert client.kept().number == 2", cwd=tmp_path)
     told = re.sub(r"(_enrol_|_admin_)\S+", r"\1...", said.replace(url, "http://127.0.0.1:8440"))
+    told = re.sub(r"in \d+\.\d s", "in 0.1 s", told)
     assert told.split() == shown_after("shows them only once:").split()
+
+
+def test_a_federation_without_proxy_sets_is_served(tmp_path) -> None:
+    made: dict[str, Any] = {}
+    exec(WITHOUT_PROXIES, made)
+    service = Service.open(made["federation"], Store(tmp_path, made["federation"].identity))
+    try:
+        (reply,) = service.coordinator.join("c0", 100)
+        assert list(service.coordinator.state.clusters) == ["k0"]
+        assert reply.task.models["blend"].shape == (made["model"].layout.size,)
+    finally:
+        service.close()

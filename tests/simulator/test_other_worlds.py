@@ -115,7 +115,7 @@ def test_a_file_of_people_that_is_unsound_is_refused(tmp_path: Path, wrong: dict
 
 def test_people_out_of_range_are_refused(tmp_path: Path) -> None:
     name = save_people(tmp_path / "p.npz")
-    for wrong in ({"clients": 0}, {"proxy_share": 0.0}, {"proxy_share": 0.6}, {"samples_min": 2}, {"test_share": 1}):
+    for wrong in ({"clients": 0}, {"proxy_share": -0.1}, {"proxy_share": 0.6}, {"samples_min": 2}, {"test_share": 1}):
         with pytest.raises(ValueError, match=r", (not|but) \S"):
             Natural(name, **wrong)
     with pytest.raises(SettingError, match="is 3, but only 2 users"):
@@ -507,7 +507,7 @@ def test_real_pictures_are_read(tmp_path: Path) -> None:
 def test_every_world_says_what_its_turns_are() -> None:
     assert {kind().turns for kind in WORLDS.values()} == {"client"}
     assert list(WORLDS) == [
-        "rotated", "label-groups", "few-classes", "natural", "synthetic", "linear", "digit-world"
+        "rotated", "relabelled", "label-groups", "few-classes", "natural", "synthetic", "linear", "digit-world"
     ]  # fmt: skip
     with pytest.raises(ValueError, match="no more clusters than clients"):
         Rotated(clusters=4, clients=3)

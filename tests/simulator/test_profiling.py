@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from artesian.simulator import profiling
-from artesian.simulator.profiling import PARTS, Parcel, Stopwatch, Timed
-from artesian.testing import ToyModel, ToyWorld
+from artesian.simulator.profiling import PARTS, Parcel, Stopwatch
 
 
 @pytest.fixture
@@ -58,16 +57,6 @@ def test_what_went_on_beside_a_part_is_taken_out_of_it_and_no_more(clock) -> Non
     assert told(watch) == {"waiting": 2, "moving": 1}
     watch.shift("waiting", "moving", 5)
     assert told(watch) == {"moving": 3}
-
-
-def test_a_timed_proxy_says_what_the_proxy_says(clock) -> None:
-    model, watch = ToyModel(), Stopwatch()
-    learner = model.learner(*vars(ToyWorld().proxies(0)["k0"]).values())
-    timed, start = Timed(learner, watch), model.start(0)
-    assert timed.samples == learner.samples
-    assert timed.losses(start).tobytes() == learner.losses(start).tobytes()
-    assert timed.score([(1.0, start)]) == learner.score([(1.0, start)])
-    assert timed.train(start, seed=1, plan=None).tobytes() == learner.train(start, seed=1, plan=None).tobytes()
 
 
 def test_a_parcel_arrives_with_its_content_and_its_times() -> None:

@@ -495,14 +495,31 @@ def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
     main, busy = profile["main"], profile.get("workers", profile["main"])
     ran = sum(main.values()) - main["starting"]
     assert ran == pytest.approx(told["wall_seconds"], abs=0.5)
-    assert min(main[part] for part in ("starting", "folding", "appraising", "other")) > 0
+    assert min(main[part] for part in ("starting", "folding", "comparing", "other")) > 0
     assert min(busy[part] for part in ("training", "measuring", "evaluating")) > 0
     if workers:
         assert sum(busy.values()) == pytest.approx(workers * ran, abs=0.1)
         assert main["moving"] > 0 < busy["moving"]
-        assert main["training"] == main["measuring"] == main["evaluating"] == busy["folding"] == busy["appraising"] == 0
+        assert main["training"] == main["measuring"] == main["evaluating"] == 0
+        assert busy["folding"] == busy["appraising"] == busy["comparing"] == busy["studying"] == 0
     else:
         assert main["moving"] == main["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (["algorithm.name=cdfl"], ["appraising"]),
+        (["algorithm.name=confluence", "algorithm.calibrate_every=20"], ["comparing", "studying"]),
+    ],
+)
+def test_a_profile_shows_what_an_algorithm_does_with_its_proxy_sets(changes, parts) -> None:
+    experiment = load("digits-2", ["uploads=45", "world.clients=4", *changes])
+    plain, run = (run_experiment(experiment, profile=profile) for profile in (False, True))
+    main = run.summary["profile"]["main"]
+    assert min(main[part] for part in parts) > 0.002
+    assert sum(main.values()) - main["starting"] == pytest.approx(run.summary["wall_seconds"], abs=0.5)
+    assert plain.summary["client_after"] == run.summary["client_after"]
 
 
 def test_a_run_without_a_profile_tells_of_none(whole) -> None:
@@ -555,7 +572,7 @@ def test_cdfl_finds_the_cluster_a_client_lives_in() -> None:
 def test_guessing_is_judged_where_estimates_are() -> None:
     """A stale upload is not estimated; whoever sent nothing else counts on neither side."""
     small = ["uploads=16", "world.clients=8"]
-    run = run_experiment(load("digits-2", [*small, "algorithm.tau0=2"]))
+    run = run_experiment(load("digits-2", [*small, "algorithm.name=cdfl", "algorithm.tau0=2"]))
     last = {client: i for i, client in enumerate(run.metrics["client"])}
     kl, even = (run.metrics[name][list(last.values())] for name in ("kl", "kl_uniform"))
     known = np.isfinite(kl)

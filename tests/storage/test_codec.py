@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,7 +18,19 @@ from artesian.algorithms import FedBuff
 from artesian.core import Event, Measured, Receipt, Snapshot, Task, Upload
 from artesian.errors import BadClient, BadFormat, Refused, UnknownFormat
 from artesian.params import seal
-from artesian.storage.codec import HEADER_LIMIT, decode, digest, encode, from_tree, gather, scatter, to_tree
+from artesian.storage.codec import (
+    HEADER_LIMIT,
+    decode,
+    digest,
+    encode,
+    from_tree,
+    gather,
+    plain_fields,
+    scatter,
+    to_tree,
+    with_defaults,
+    with_fields,
+)
 from artesian.testing import ToyFederation
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -605,3 +617,29 @@ def test_metadata_are_texts() -> None:
     text = json.dumps(head).encode()
     with pytest.raises(BadFormat, match="metadata of the message cannot be read"):
         decode("arrays", struct.pack("<Q", len(text)) + text, dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A value whose fields may be of several types."""
+
+    bar: float | Literal["min"] | None = None
+    passes: float | tuple[float, ...] | None = None
+    later: str = "as before"
+
+
+@pytest.mark.parametrize("value", [Chosen(), Chosen(2.5, 3.0), Chosen("min", (3.0, 4.0)), Chosen(7, ())])
+def test_a_field_of_several_types_is_built_as_the_one_that_fits(value) -> None:
+    assert from_tree(Chosen, to_tree(value)) == value
+    assert with_fields(Chosen(1.0), plain_fields(value)) == value
+
+
+def test_a_field_that_fits_none_of_its_types_is_refused() -> None:
+    with pytest.raises(BadFormat, match="chosen/bar must be one of min, not 'most'"):
+        from_tree(Chosen, {"bar": "most"})
+
+
+def test_a_field_that_is_newer_than_a_record_had_its_default_then() -> None:
+    recorded = {"bar": "min", "passes": 3.0}
+    assert with_defaults(Chosen(later="now"), recorded) == {**recorded, "later": "as before"}
+    assert with_defaults(Chosen(later=len), recorded) == recorded  # what cannot be recorded stays

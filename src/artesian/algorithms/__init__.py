@@ -12,11 +12,14 @@ from artesian.algorithms.casa import CASAPlus as CASAPlus
 from artesian.algorithms.cdfl import CDFL as CDFL
 from artesian.algorithms.cfl import CFL as CFL
 from artesian.algorithms.cfl import CFLAsync as CFLAsync
+from artesian.algorithms.confluence import Confluence as Confluence
 from artesian.algorithms.ditto import Ditto as Ditto
 from artesian.algorithms.fedasync import FedAsync as FedAsync
 from artesian.algorithms.fedavg import FedAvg as FedAvg
 from artesian.algorithms.fedbuff import FedBuff as FedBuff
 from artesian.algorithms.fedem import FedEM as FedEM
+from artesian.algorithms.fedmerge import FedMerge as FedMerge
+from artesian.algorithms.fedmerge import FedMergeAsync as FedMergeAsync
 from artesian.algorithms.fedprox import FedProx as FedProx
 from artesian.algorithms.fedrep import FedRep as FedRep
 from artesian.algorithms.fedsoft import FedSoft as FedSoft

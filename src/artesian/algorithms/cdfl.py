@@ -8,33 +8,40 @@ Paper line -> method: "DistributionEstimation" -> `estimate`; "UpdateRatioComput
 "global adjustment" -> `_filtered`; the stale test, the cluster update and the reply -> `fold` and `task`.
 Differs from the paper: a loss below its bar is clamped to 0 and counted (`clamp=False` is the literal
 formula, which inverts the ranking); a stale client without an estimate, and a late joiner, get the uniform
-blend; K = 1 skips the estimate; the filter waits for 30 records and never compares an upload with itself.
+blend; K = 1 skips the estimate; the filter waits for 30 records and never compares an upload with itself;
+`estimator` can take the mixture from elsewhere, and the rest stays.
 `staleness_ref="epoch"` is CDFL, `"cluster"` is CCFL. Numeric bars are in the paper's unit, the sum of 16
 batch means, and are rescaled to the size of the proxy sets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from artesian.algorithms import staleness
+from artesian.algorithms.calibration import mean_losses
+from artesian.algorithms.estimation import TINY, estimate, truth_in
+from artesian.algorithms.estimators import Estimates
 from artesian.algorithms.settings import KnowsLength, only
 from artesian.core import (
     Buffers,
     ClientId,
     Cluster,
+    ClusterId,
     Evidence,
     Learner,
     MeasureContext,
     Measured,
+    Mixture,
     State,
     Step,
     Task,
+    Tree,
     Upload,
 )
 from artesian.engine.pace import Stream
@@ -44,11 +51,10 @@ from artesian.params import Layout, Params, combine, distance, toward
 Bar = float | Literal["min"] | None  # None: "min" from three clusters on, 0 for two
 BATCH = 128  # the papers' only batch size
 UNIT = 16  # batches of a 2,000-image proxy set: the unit numeric bars are given in
-TINY = 1e-12
 
 
 @dataclass(frozen=True)
-class CDFL(KnowsLength):
+class CDFL(Estimates, KnowsLength):
     """Estimate on the server, answer with one blended model."""
 
     name: ClassVar[str] = "cdfl"
@@ -80,7 +86,6 @@ class CDFL(KnowsLength):
         rules = {
             "beta0 is in (0, 1]": 0 < self.beta0 <= 1,
             "a and b are at least 0": self.a >= 0 and self.b >= 0,
-            "rho is at least 0": self.rho >= 0,
             "tau0 is at least 1": self.tau0 is None or self.tau0 >= 1,
             "c1 and c2 are in [0, 1] and sum to 1 at most": min(self.c1, self.c2) >= 0 and self.c1 + self.c2 <= 1,
             "every amplifier is positive": bool(self.amplifiers(3)) and min(self.amplifiers(3)) > 0,
@@ -92,6 +97,16 @@ class CDFL(KnowsLength):
             "adjust_percentile is in [0, 100]": 0 <= self.adjust_percentile <= 100,
         }
         check(self, rules)
+        self.check_estimator()
+
+    @property
+    def needs_given(self) -> bool:  # type: ignore[override]
+        return self.estimator == "calibrated"
+
+    def describe(self) -> dict[str, Any]:
+        """By the paper's rule, without the settings of other estimators: as before there were any."""
+        left_out = {f.name for f in fields(Estimates)} if self.estimator == "paper" else set()
+        return {name: value for name, value in super().describe().items() if name not in left_out}
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
         if self.adjust_start is not None and self.horizon is None and self.adjust_start_epoch is None:
@@ -102,35 +117,50 @@ class CDFL(KnowsLength):
         clusters = {f"k{i}": Cluster(params) for i, params in enumerate(start)}
         return State(layout, clusters, seed=seed)
 
+    def needs_proxies(self, clusters: int) -> bool:
+        return self._weighs or (self.estimator in ("calibrated", "gate") and clusters > 1)
+
     def task(self, state: State, client: ClientId) -> Task:
         """The clusters blended by the newest estimate, or evenly where there is none."""
-        mixture = state.members[client].mixture if client in state.members else None
-        names = list(state.clusters)
-        shares = np.array([mixture[k] for k in names]) if mixture else np.full(len(names), 1 / len(names))
-        if self.reply_clusters == "above_bar":
-            shares = np.where(shares < self._bar(shares), 0.0, shares)
-            shares = shares / shares.sum() if shares.any() else np.full(len(names), 1 / len(names))
-        newest = max(range(len(names)), key=lambda i: (state.clusters[names[i]].updated, -i))
-        models = [state.clusters[k].params for k in names]
-        blend = combine(state.layout, models, shares.tolist(), newest=newest)
-        return Task({"blend": blend}, settings={"prox": self.rho}, mixture=mixture)
+        mixture = self._mixture(state, client)
+        if self.estimator == "client":
+            return self.task_of_all(state, mixture)
+        return self.task_of_one(state, self._blend(state, mixture), mixture)
+
+    def compare(self, state: State, client: ClientId, proxies: Mapping[ClusterId, Learner]) -> Evidence:
+        """F(u; D_k) of the blend a client is given, which the calibrated estimate of its upload asks for."""
+        mixture = self._mixture(state, client)
+        if self.estimator != "calibrated" or mixture is None or len(state.clusters) == 1:
+            return {}
+        return {f"loss/{k}": loss for k, loss in mean_losses(self._blend(state, mixture), proxies).items()}
+
+    def reply(self, state: State, client: ClientId, compared: Evidence) -> Task:
+        """The task, and its losses for later."""
+        task = self.task(state, client)
+        losses = {k: compared[f"loss/{k}"] for k in state.clusters if f"loss/{k}" in compared}
+        return replace(task, memo={"losses": losses}) if losses else task
 
     def measure(self, upload: Upload, context: MeasureContext) -> Evidence:
-        """F(v; D_k) for every proxy set, and the unit its bar is given in."""
-        found = {f"loss/{k}": self.appraise(upload.params, proxy) for k, proxy in context.proxies.items()}
-        return found | {f"unit/{k}": self._unit(proxy.samples) for k, proxy in context.proxies.items()}
+        """F(v; D_k) for every proxy set, and the unit its bar is given in; or what another estimator asks for."""
+        found = truth_in(context.truth) if self.estimator == "oracle" else {}
+        if self._weighs:
+            found |= {f"loss/{k}": self._loss(upload.params, proxy) for k, proxy in context.proxies.items()}
+            found |= {f"unit/{k}": self._unit(proxy.samples) for k, proxy in context.proxies.items()}
+        if self.estimator == "calibrated" and len(context.proxies) > 1:
+            found |= {f"mean/{k}": loss for k, loss in mean_losses(upload.params, context.proxies).items()}
+        return found
 
-    def appraise(self, params: Params, proxy: Learner) -> float:
-        """F(w; D): the mean loss times the scale."""
-        return self._scale(proxy.samples) * float(np.mean(proxy.losses(params), dtype=np.float64))
+    def appraise(self, params: Params, proxy: Learner) -> float | None:
+        """F(w_k; D_k), where the estimate or the filter asks for it."""
+        return self._loss(params, proxy) if self._weighs else None
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         m = only(measured, "CDFL")
         epoch, synced_at = state.version + 1, m.receipt.base  # t, tau
         if epoch - synced_at > (self.tau0 or state.present):
-            return Step(notes={"stale": 1, "staleness": epoch - synced_at})
-        metrics = self._metrics(state, m)
-        shares, clamped = self._estimate(state, m, metrics)
+            return Step(memory=self.due(state), notes={"stale": 1, "staleness": epoch - synced_at})
+        metrics = self._metrics(state, m) if self._weighs else np.zeros((3, len(state.clusters)))
+        shares, told = self._estimate(state, m, metrics)
         since = [self._staleness(cluster, epoch, synced_at) for cluster in state.clusters.values()]
         ratios = update_ratios(shares, since, self.beta0, self._bar(shares), self.a, self.b)
         kept = np.where(self._filtered(state, metrics, epoch), 0.0, ratios)
@@ -142,12 +172,13 @@ class CDFL(KnowsLength):
         notes = {
             "stale": 0,
             "staleness": epoch - synced_at,
-            "bar_clamped": clamped,
+            **told,
             "filtered": int(((ratios > 0) & (kept == 0)).sum()),
             "largest_ratio": float(kept.max()),
         }
         mixture = dict(zip(state.clusters, shares.tolist(), strict=True))
-        return Step(changed, {m.upload.client: mixture}, self._recorded(state, metrics), notes)
+        memory: dict[str, Tree] = {**self._recorded(state, metrics), **self.due(state)}
+        return Step(changed, {m.upload.client: mixture}, memory, notes)
 
     def pace(self) -> Stream:
         return Stream()
@@ -157,6 +188,29 @@ class CDFL(KnowsLength):
         if self.amplifier is None:
             return (10.0,) if clusters >= 3 else (3.0,)
         return self.amplifier if isinstance(self.amplifier, tuple) else (self.amplifier,)
+
+    @property
+    def _weighs(self) -> bool:
+        """Does anybody ask for the three metrics: the paper's estimate, or the filter?"""
+        return self.estimator == "paper" or self._filter_from() is not None
+
+    def _mixture(self, state: State, client: ClientId) -> Mixture | None:
+        return state.members[client].mixture if client in state.members else None
+
+    def _blend(self, state: State, mixture: Mixture | None) -> Params:
+        """The clusters blended by a mixture, or evenly without one."""
+        names = list(state.clusters)
+        shares = np.array([mixture[k] for k in names]) if mixture else np.full(len(names), 1 / len(names))
+        if self.reply_clusters == "above_bar":
+            shares = np.where(shares < self._bar(shares), 0.0, shares)
+            shares = shares / shares.sum() if shares.any() else np.full(len(names), 1 / len(names))
+        newest = max(range(len(names)), key=lambda i: (state.clusters[names[i]].updated, -i))
+        models = [state.clusters[k].params for k in names]
+        return combine(state.layout, models, shares.tolist(), newest=newest)
+
+    def _loss(self, params: Params, proxy: Learner) -> float:
+        """F(w; D): the mean loss times the scale."""
+        return self._scale(proxy.samples) * float(np.mean(proxy.losses(params), dtype=np.float64))
 
     def _scale(self, samples: int) -> float:
         return {"batch_sum": ceil(samples / BATCH), "mean": 1, "sum": samples}[self.loss_scale]
@@ -171,7 +225,16 @@ class CDFL(KnowsLength):
         far = [distance(state.layout, m.upload.params, c.params) for c in state.clusters.values()]
         return np.array([losses, np.abs(own - losses), far])
 
-    def _estimate(self, state: State, m: Measured, metrics: np.ndarray) -> tuple[np.ndarray, int]:
+    def _estimate(self, state: State, m: Measured, metrics: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+        """alpha-hat, and what is worth a note."""
+        if self.estimator == "paper":
+            return self._by_paper(state, m, metrics)
+        told = self.shares_told(state, m)
+        if told is not None:
+            return told, {}
+        return self.calibrated_shares(state, m, {k: m.evidence[f"mean/{k}"] for k in state.clusters})
+
+    def _by_paper(self, state: State, m: Measured, metrics: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
         count = len(state.clusters)
         unit = np.array([m.evidence[f"unit/{k}"] for k in state.clusters])
         default: Bar = "min" if count >= 3 else 0.0
@@ -179,7 +242,7 @@ class CDFL(KnowsLength):
         units = (unit, unit, np.ones(count))
         scaled = [bar if bar == "min" else float(bar or 0) * u for bar, u in zip(bars, units, strict=True)]
         _, shares, clamped = estimate(metrics, scaled, self.c1, self.c2, self.amplifiers(count), self.clamp)
-        return shares, clamped
+        return shares, {"bar_clamped": clamped}
 
     def _bar(self, shares: np.ndarray) -> float:
         return 1 / len(shares) - TINY if self.update_bar == "ave" else self.update_bar - TINY
@@ -214,32 +277,6 @@ class CDFL(KnowsLength):
         return {"records": np.concatenate([kept, metrics[None]])}
 
 
-def estimate(
-    metrics: np.ndarray,
-    bars: Sequence[float | np.ndarray | Literal["min"]],
-    c1: float,
-    c2: float,
-    amplifiers: Sequence[float],
-    clamp: bool = True,
-) -> tuple[np.ndarray, np.ndarray, int]:
-    """The raw shares, the estimated mixture (alpha-hat), and how many metrics were below their bar."""
-    count = metrics.shape[1]
-    if count == 1:
-        return np.ones(1), np.ones(1), 0
-    clamped = 0
-    raw = np.zeros(count)
-    for row, bar, weight in zip(metrics, bars, (c1, c2, 1 - c1 - c2), strict=True):
-        x = row - (row.min() if isinstance(bar, str) else bar)
-        if clamp:
-            clamped += int((x < 0).sum())
-            x = np.maximum(x, 0.0)
-        raw += weight * _ratios(x, float(np.abs(row).max())) / (count - 1)
-    shares = raw
-    for amplifier in amplifiers:
-        shares = _softmax(amplifier * shares)
-    return raw, shares, clamped
-
-
 def update_ratios(
     shares: np.ndarray, since: Sequence[float], beta0: float, bar: float, a: float, b: float
 ) -> np.ndarray:
@@ -250,17 +287,3 @@ def update_ratios(
     """
     fits = np.where(shares < bar, 0.0, shares / shares.max())
     return beta0 * fits * np.array([staleness.cdfl(s, a, b) for s in since])
-
-
-def _ratios(x: np.ndarray, largest: float) -> np.ndarray:
-    """r_k = 1 - x_k / sum x; where the sum vanishes nobody is nearer than the others."""
-    total = float(x.sum())
-    if abs(total) <= TINY * max(1.0, largest):
-        return np.full(len(x), (len(x) - 1) / len(x))
-    return 1 - x / total
-
-
-def _softmax(x: np.ndarray) -> np.ndarray:
-    powers = np.exp(x - x.max())
-    shares: np.ndarray = powers / powers.sum()
-    return shares

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from artesian.algorithms.settings import InRounds
 from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.errors import SettingError, check
-from artesian.params import Layout, Params, average
+from artesian.params import Layout, Params, average, last_layer
 
 
 @dataclass(frozen=True)
@@ -62,5 +62,4 @@ class FedRep(InRounds):
                 raise SettingError(f"The model has no entry {pattern!r} for the head", f"Name some of {names}")
         if self.head:
             return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.head)]
-        last = [entry.name for entry in layout.entries if entry.trainable][-1].rpartition(".")[0]
-        return [entry.name for entry in layout.entries if entry.trainable and entry.name.rpartition(".")[0] == last]
+        return last_layer(layout)

@@ -116,6 +116,10 @@ def client(
     times: Annotated[int | None, typer.Option(help="Number of refreshes; 1 without --every.", min=1)] = None,
     every: Annotated[float | None, typer.Option(help="Refresh every so many seconds, until stopped.", min=0)] = None,
     tune: Annotated[int, typer.Option(help="Epochs to train the answer on before using it.", min=0)] = 0,
+    accept: Annotated[
+        str, typer.Option(metavar="better|always", help="Use the best model on data held back, or always the answer.")
+    ] = "better",
+    hold_back: Annotated[float, typer.Option(metavar="SHARE", help="Share of the data to hold back.")] = 0.2,
     recipes: Annotated[
         list[str] | None, typer.Option("--recipe", metavar="MODULE:NAME", help="A recipe of your own; may be repeated.")
     ] = None,
@@ -151,7 +155,8 @@ def client(
         if make is not None and not held:
             often = times if every is not None else times or 1
             complain = _complain if every is not None else None
-            steps = refreshes(session, make, often, every or 0.0, complain, tune=tune, out=model)
+            options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune}
+            steps = refreshes(session, make, often, every or 0.0, complain, out=model, **options)
         else:
             steps = draws(session, samples, model) if not (held or leave) else iter([describe(session)] if held else [])
         for told in steps:

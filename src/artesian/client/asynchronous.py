@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
+from artesian.client.in_use import Refreshed
 from artesian.client.session import Session
 from artesian.core import ClientId, Ensemble, Task, Upload
 from artesian.params import Params
@@ -46,13 +47,17 @@ class AsyncSession:
         """See `Session.upload`."""
         return await self._run(self._session.upload, upload)
 
-    async def refresh(self, learner: Any, *data: Any, **options: Any) -> Ensemble:
+    async def refresh(self, learner: Any, *data: Any, **options: Any) -> Refreshed:
         """See `Client.refresh`; the training runs in the thread, too."""
         return await self._run(self._session.refresh, learner, *data, **options)
 
     async def held(self) -> Ensemble:
         """See `Session.held`."""
         return await self._run(self._session.held)
+
+    async def previous(self, *network: Any) -> Ensemble:
+        """See `Client.previous`."""
+        return await self._run(self._session.previous, *network)
 
     async def draw(self, samples: int = 0) -> Params:
         """See `Session.draw`."""

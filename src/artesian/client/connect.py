@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from artesian.client.asynchronous import AsyncSession
+from artesian.client.in_use import Refreshed
 from artesian.client.session import Session
 from artesian.client.transport import Transport
 from artesian.core import ClientId, Ensemble, Learner, Recipe
 from artesian.errors import SettingError
+from artesian.recipes.accepting import SHARE, Accept
 
 
 def connect(
@@ -58,31 +60,52 @@ class Client(Session):
         wait: float = 30.0,
         changed: bool = False,
         tune: int = 0,
+        accept: Accept = "better",
+        hold_back: float = SHARE,
         loss: Callable[..., Any] | None = None,
         optimizer: Callable[..., Any] | None = None,
         **options: Any,
-    ) -> Ensemble:
+    ) -> Refreshed:
         """Fetch the task, train, upload, and return the models to predict with now.
 
         Args:
-            learner: A learner, or a torch network. A network is trained in place, and ends with the server's answer.
+            learner: A learner, or a torch network. A network is trained in place, and ends as what is returned.
             loader: With a network: its data, as batches of (input, target).
             wait: Seconds to wait for a task while a round is open.
             changed: Say that the client's data changed since the last time.
             tune: Train what comes back for so many epochs on this client's data before using it. That stays here.
+            accept: "better" returns the best of what was trained, what came back, the mean of the two and what was
+                used before, judged on data held back from training. "always" returns what came back, and holds nothing
+                back; so does "better" where too few data can be held back. `why` of the result says so.
+            hold_back: The share of the data to hold back, above 0 and at most 0.5.
             loss: With a network: a function of output and target that gives one number per sample.
             optimizer: With a network: a function from its parameters to a torch optimiser, instead of the task's.
             options: With a network: options of `TorchModel`.
         """
+        how: dict[str, Any] = {"wait": wait, "changed": changed, "tune": tune}
+        how |= {"accept": accept, "hold_back": hold_back}
         if loader is None:
             if loss or optimizer or options or not isinstance(learner, Learner):
                 problem = f"refresh got a {type(learner).__name__} without a loader"
                 raise SettingError(problem, "Give it a learner, or a network and its loader")
-            return super().refresh(learner, wait=wait, changed=changed, tune=tune)
+            return super().refresh(learner, **how)
         from artesian.learners.user_network import OwnNetwork
 
         own = OwnNetwork(learner, loader, loss, optimizer, options)
         own.check(self.layout)
-        held = super().refresh(own.learner, wait=wait, changed=changed, tune=tune)
+        held = super().refresh(own.learner, **how)
         own.load(self.layout, held)
+        return held
+
+    def previous(self, network: Any = None) -> Ensemble:
+        """Go back to what this client used before its last refresh, and return it. Nothing is sent.
+
+        Args:
+            network: A torch network to load it into, as `refresh` does.
+        """
+        held = super().previous()
+        if network is not None:
+            from artesian.learners.user_network import load
+
+            load(network, self.layout, held)
         return held

@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from artesian.client.in_use import Refreshed, split_for
 from artesian.client.session import Session, only_model_of
 from artesian.client.transport import Transport
 from artesian.core import ClientId, Ensemble, Learner, Task
@@ -27,6 +28,7 @@ from artesian.errors import (
     UnknownTask,
 )
 from artesian.plugins import imported
+from artesian.recipes.accepting import SHARE, Accept
 from artesian.storage.codec import encode_arrays
 from artesian.storage.files import lock_file, storage, write_file
 
@@ -41,17 +43,19 @@ def refreshes(
     every: float = 0.0,
     complain: Callable[[ArtesianError], None] | None = None,
     *,
-    tune: int = 0,
     out: Path | None = None,
+    accept: Accept = "better",
+    hold_back: float = SHARE,
+    **options: Any,
 ) -> Iterator[Told]:
     """Refresh so many times (None: for ever), `every` so many seconds; `complain` gets errors that may pass.
 
-    What comes back is tuned for so many epochs, and written to `out`.
+    What the client uses afterwards is written to `out`. `options` are those of `Session.refresh`.
     """
     for turn in count(1):
         end = time.monotonic() + every
         try:
-            yield _refresh(session, make(), tune, out)
+            yield _refresh(session, make(), out, accept, hold_back, **options)
         except PASSING as error:
             if complain is None:
                 raise
@@ -62,23 +66,27 @@ def refreshes(
         time.sleep(max(0.0, end - time.monotonic()))
 
 
-def _refresh(session: Session, learner: Learner, tune: int, out: Path | None) -> Told:
-    """One refresh; `before` and `after` are scores of the old and the new model on the learner's own data."""
-    task = _task(session, learner.samples)
-    before = _score(session.held(), learner)
-    held = session.refresh(learner, wait=0, tune=tune)
+def _refresh(
+    session: Session, learner: Learner, out: Path | None, accept: Accept, hold_back: float, **options: Any
+) -> Told:
+    """One refresh; `before` and `after` are scores of what was and is in use, on data held back or, without, on all."""
+    split = split_for(learner, accept, hold_back, session.client)
+    task = _task(session, split.train.samples)
+    judge = split.judge() if split.rows.size else learner
+    before = _score(session.held(), judge)
+    held = session.refresh(learner, wait=0, accept=accept, hold_back=hold_back, **options)
     if out is not None:
         write_model(session, held, out)
     now = session.kept() or task
-    return {
-        "client": session.client,
-        "answered": task.number,
-        "samples": learner.samples,
-        "before": before,
-        "after": _score(held, learner),
-        "task": now.number,
-        "mixture": now.mixture,
-    }
+    told = {"client": session.client, "answered": task.number, "samples": split.train.samples, "before": before}
+    told |= {"after": _score(held, split.judge() if split.rows.size else learner), **_choice(held, accept)}
+    return told | {"task": now.number, "mixture": now.mixture}
+
+
+def _choice(held: Refreshed, accept: Accept) -> Told:
+    """What won, of how many samples; where clients judge and this one could not, why."""
+    told: Told = {"held_back": held.held_back, "won": held.won}
+    return told | ({"why": held.why} if held.why and accept == "better" else {})
 
 
 def _task(session: Session, samples: int) -> Task:
@@ -94,10 +102,10 @@ def _score(held: Ensemble, learner: Learner) -> float | None:
 
 
 def draws(session: Session, samples: int, out: Path | None = None) -> Iterator[Told]:
-    """Fetch the newest task, and describe it; write its model to `out`."""
+    """Fetch the newest task, and describe it; write the model that it gives to `out`."""
     _task(session, samples)
     if out is not None:
-        write_model(session, session.held(), out)
+        write_model(session, ((1.0, session.draw()),), out)
     yield describe(session)
 
 

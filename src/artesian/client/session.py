@@ -1,8 +1,9 @@
 """A client's session with a federation. It saves before it sends, and may be killed at any moment.
 
-A home folder keeps who the client is (`identity.json`, made before it first joins), the newest task, its notebook, and
-an upload on its way. After any crash, `refresh` asks for the open task first: an upload that was taken is dropped, one
-that was not is sent again as it was (a large one from where it broke off), and nothing is trained or counted twice.
+A home folder keeps who the client is (`identity.json`, made before it first joins), the newest task, its notebook, an
+upload on its way with what was trained, and what the client uses. After any crash, `refresh` asks for the open task
+first: an upload that was taken is dropped once the client chose what it uses, one that was not is sent again as it was
+(a large one from where it broke off), and nothing is trained or counted twice.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import hashlib
 import json
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote
 
 import httpx
 
+from artesian.client.in_use import InUse, Refreshed, split_for
 from artesian.client.transport import Transport
-from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Recipe, Task, Upload, derive
+from artesian.core import ClientId, Ensemble, Fit, Learner, Notebook, Plan, Recipe, Task, Upload, derive
 from artesian.engine.admission import check_client
 from artesian.errors import (
     BadFormat,
@@ -37,6 +39,7 @@ from artesian.errors import (
 )
 from artesian.params import Layout, Params
 from artesian.recipes import by_name, recipe
+from artesian.recipes.accepting import SHARE, Accept, Choice, Split, Voices, candidates, choose
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.storage.codec import FORMAT, check_format, decode, encode
@@ -48,10 +51,23 @@ FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, 
 
 @dataclass(frozen=True)
 class Spool:
-    """An upload on its way, and the notebook its training left behind."""
+    """An upload on its way, and the notebook and the models that its training left behind."""
 
     upload: Upload
     notebook: Notebook
+    trained: Voices | None = field(default_factory=Voices)  # None: the only model of the upload
+
+    @classmethod
+    def of(cls, fit: Fit) -> Self:
+        """What a training gave; a model that is sent as it was trained is kept once."""
+        models = [params for _, params in fit.trained]
+        same = len(models) == len(fit.upload.models) == 1 and models[0] is fit.upload.params
+        return cls(fit.upload, fit.notebook, None if same else Voices.of(fit.trained))
+
+    @property
+    def models(self) -> Ensemble:
+        """What was trained; nothing where it was only an estimate, or an older version saved it."""
+        return ((1.0, self.upload.params),) if self.trained is None else self.trained.ensemble
 
 
 class Session:
@@ -76,6 +92,7 @@ class Session:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = self._identity(client)
         self._layout: Layout | None = None
+        self._in_use = InUse(home)
 
     def __enter__(self) -> Self:
         return self
@@ -113,20 +130,42 @@ class Session:
         return self._task_in(answer)
 
     def upload(self, upload: Upload) -> Task | None:
-        """Send an upload, saved first; the next task, or None while a round is open."""
+        """Send an upload, saved first; the next task, or None while a round is open. What is drawn is used then."""
         begun = (self.home / "spool").exists()
-        return self._send(self._save(Spool(upload, self._notebook())), begun)
+        answer = self._send(self._save(Spool(upload, self._notebook())), begun)
+        self._in_use.use(upload.number, ())
+        self._drop_spool()
+        return answer
 
-    def refresh(self, learner: Learner, *, wait: float = 30.0, changed: bool = False, tune: int = 0) -> Ensemble:
+    def refresh(
+        self,
+        learner: Learner,
+        *,
+        wait: float = 30.0,
+        changed: bool = False,
+        tune: int = 0,
+        accept: Accept = "better",
+        hold_back: float = SHARE,
+    ) -> Refreshed:
         """Train by the task's recipe, upload, and return what to predict with now.
 
-        Without a task (a round is still open) it is what the client has. `changed` says that its data changed.
-        Where a task only asks for an estimate and is answered with another, that is done at once, too.
-        With `tune`, what comes back is trained for so many epochs more on the learner's data; that stays here.
+        That is the best of what was trained, what came back, the mean of the two and what was used before, judged on a
+        share of the data that is held back from training; with `accept="always"`, and where nothing can be held back,
+        it is what came back. Without a task (a round is still open) it is what the client has. `changed` says that its
+        data changed. Where a task only asks for an estimate and is answered with another, that is done at once, too.
+        With `tune`, what comes back is also trained for so many epochs more on the learner's data; that stays here.
         """
         _check_tune(tune)
-        task = self.task(learner.samples, wait, changed)
-        while task is not None:
+        split = split_for(learner, accept, hold_back, self.client)
+        self._in_use.begin(self._drawn_or_nothing)
+        task = self.task(split.train.samples, wait, changed)
+        if task is not None:
+            return self._choose(self._answer(task, split.train), split, tune)
+        return Refreshed(self.held(), Choice("previous", why="There is no task yet: a round is open"))
+
+    def _answer(self, task: Task, learner: Learner) -> Spool:
+        """Do what is asked until a training was uploaded, or nothing more is asked: the last upload, now taken."""
+        while True:
             spool = self._spool()
             if spool is not None and spool.upload.number < task.number:  # it was taken: the answer is this task
                 self._taken(spool)
@@ -135,18 +174,28 @@ class Session:
                 begun = spool is not None
                 if spool is None:
                     fit = follow(self._recipe(task), self.layout, self.client, task, learner, self._notebook())
-                    spool = self._save(Spool(fit.upload, fit.notebook))
+                    spool = self._save(Spool.of(fit))
                 answer = self._send(spool, begun)
-            if not _estimated(spool.upload):
-                break
+            if answer is None or not _estimated(spool.upload):
+                return spool
+            self._drop_spool()
             task = answer
-        return self._tuned(learner, tune) if tune else self.held()
 
-    def _tuned(self, learner: Learner, epochs: int) -> Ensemble:
-        held, task = self.held(), self.kept()
+    def _choose(self, spool: Spool, split: Split, tune: int) -> Refreshed:
+        """Choose what to use after an upload; only then it is done with."""
+        drawn, number = self._drawn(), spool.upload.number
+        tuned_here = self._tuned(drawn, split.train, tune) if tune else ()
+        among = candidates(self.layout, drawn, spool.models, self._in_use.before(number), tuned_here)
+        choice = choose(among, split)
+        self._in_use.use(number, among[choice.won])
+        self._drop_spool()
+        return Refreshed(among[choice.won], choice)
+
+    def _tuned(self, drawn: Ensemble, learner: Learner, epochs: int) -> Ensemble:
+        task = self.kept()
         assert task is not None
         plan = replace(Plan.of(task.settings), epochs=epochs)
-        return tuned(held, learner, seed=derive(task.settings["seed"], "tune"), plan=plan)
+        return tuned(drawn, learner, seed=derive(task.settings["seed"], "tune"), plan=plan)
 
     def kept(self) -> Task | None:
         """The newest task at home, without asking anybody."""
@@ -159,17 +208,18 @@ class Session:
         return None if spool is None else spool.upload
 
     def held(self) -> Ensemble:
-        """What the client has at home to predict with, without asking anybody."""
-        task = self.kept()
-        if task is None:
-            raise SettingError("No model yet", "Call draw() or refresh() first")
-        return self._recipe(task).use(self.layout, task, self._notebook())
+        """What the client uses, without asking anybody: what the last refresh chose, or what was drawn before one."""
+        return self._in_use.now() or self._drawn()
+
+    def previous(self) -> Ensemble:
+        """Go back to what the client used before its last refresh, and return it; nothing is sent."""
+        return self._in_use.go_back()
 
     def draw(self, samples: int = 0) -> Params:
-        """The one model this client predicts with, fetched if there is none at home yet."""
+        """The one model that the newest task gives this client, fetched if there is none at home yet."""
         if self._stored("task") is None and self.task(samples) is None:
             raise SettingError("No task yet: the next round has not begun", "Try again later")
-        return only_model_of(self.held())
+        return only_model_of(self._drawn())
 
     def leave(self) -> None:
         """Leave the federation. Joining again later goes on under the same name."""
@@ -177,6 +227,18 @@ class Session:
         (self.home / "joined").unlink(missing_ok=True)
 
     # at home
+
+    def _drawn(self) -> Ensemble:
+        """What the newest task at home gives the client to predict with."""
+        task = self.kept()
+        if task is None:
+            raise SettingError("No model yet", "Call draw() or refresh() first")
+        return self._recipe(task).use(self.layout, task, self._notebook())
+
+    def _drawn_or_nothing(self) -> Ensemble:
+        with suppress(SettingError):  # no task yet, or one that brings no model
+            return self._drawn()
+        return ()
 
     def _identity(self, client: ClientId | None) -> tuple[ClientId, str]:
         path = self.home / "identity.json"
@@ -234,7 +296,6 @@ class Session:
         """The server has the upload: the notebook of its training is valid from now on."""
         if spool.notebook:
             write_file(self.home / "notebook", encode("notebook", spool.notebook))
-        self._drop_spool()
 
     def _drop_spool(self) -> None:
         with storage(self.home):

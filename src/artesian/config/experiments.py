@@ -26,10 +26,12 @@ from artesian.simulator.shifts import Shift
 from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.worlds import WORLDS, World
 
-NUMBERS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample", "tune")
-MORE = ("evaluate", "export", "target", "recipes")
+COUNTS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample")
+NUMBERS = (*COUNTS, "tune", "pool_every")
+MORE = ("evaluate", "export", "target", "recipes", "accept", "hold_back")
 TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
+DEFAULT = "confluence"  # the method of an experiment that names none
 
 
 def presets() -> dict[str, str]:
@@ -83,7 +85,7 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
     if isinstance(changes, str):
         raise SettingError(f"changes must be a list, not {changes!r}", f"Write changes=[{changes!r}]")
     tables = scaled(tables, changes)
-    apply(tables, changes, default="cdfl")
+    apply(tables, changes, default=DEFAULT)
     return {"name": name, **tables}
 
 
@@ -95,8 +97,8 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             raise SettingError(f"{table} must be a table, not {tables[table]!r}", f"Write [{table}]")
     world: World = named(tables.get("world", {}), WORLDS, "world", "rotated")
     own = tables.get("algorithm", {})
-    settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", "cdfl"))), **own}
-    algorithm: Algorithm = named(settings, ALGORITHMS, "algorithm", "cdfl")
+    settings = {**_usual(tables.get("algorithms", {}), str(own.get("name", DEFAULT))), **own}
+    algorithm: Algorithm = named(settings, ALGORITHMS, "algorithm", DEFAULT)
     return checked(
         "the experiment",
         lambda: Experiment(
@@ -116,9 +118,9 @@ def build(tables: Mapping[str, Any]) -> Experiment:
 def _plain_settings(tables: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of an experiment that are in no table."""
     numbers = {name: whole(name, tables[name]) for name in NUMBERS if name in tables}
-    target = tables.get("target")
-    if target is not None and type(target) not in (int, float):
-        raise SettingError(f"target must be a number, not {target!r}")
+    for name in ("target", "hold_back"):
+        if tables.get(name) is not None and type(tables[name]) not in (int, float):
+            raise SettingError(f"{name} must be a number, not {tables[name]!r}")
     recipes = tables.get("recipes", [])
     if not isinstance(recipes, list) or not all(isinstance(name, str) and ":" in name for name in recipes):
         raise SettingError(f"recipes is {recipes!r}", 'Write a list of module:name, such as recipes = ["mine:SHRINK"]')
@@ -232,7 +234,7 @@ def _replaced(
         raise SettingError("changes work with presets and files, not with an Experiment", "Replace its parts instead")
     if algorithm is not None:
         given["algorithm"] = (
-            named({"name": algorithm}, ALGORITHMS, "algorithm", "cdfl") if isinstance(algorithm, str) else algorithm
+            named({"name": algorithm}, ALGORITHMS, "algorithm", DEFAULT) if isinstance(algorithm, str) else algorithm
         )
     return checked("the experiment", lambda: replace(experiment, **given))
 

@@ -7,6 +7,7 @@ import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -160,7 +161,13 @@ def settings_of(kind: type[T], table: Mapping[str, Any], where: str) -> T:
         return checked(where, lambda: kind(**table))
     known_keys(table, [f.name for f in fields(kind) if f.init], where)
     text = json.dumps(dict(table), default=str)
-    return checked(where, lambda: TypeAdapter(kind).validate_json(text, strict=True))
+    return checked(where, lambda: _adapter(kind).validate_json(text, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """What reads the tables of a dataclass; making it takes longer than reading many."""
+    return TypeAdapter(kind)
 
 
 def known_keys(keys: Any, known: Any, where: str) -> None:

@@ -67,9 +67,16 @@ def refresh(session: Any, model: Model, visit: Visit, traffic: Traffic) -> None:
     """Refresh on what the data are now, and score what the client had and has on test data of the same mixture."""
     test = model.learner(visit.test.x, visit.test.y)
     before = test.score(session.held())
-    after = test.score(session.refresh(model.learner(visit.train.x, visit.train.y)))
+    refreshed = session.refresh(model.learner(visit.train.x, visit.train.y))
+    scores = {"before": before, "after": test.score(refreshed), "held_back": _held_back(refreshed)}
     mixtures = {"true": visit.mixture, "estimated": session.kept().mixture}
-    say(acknowledged=traffic.number, before=before, after=after, **mixtures, up=traffic.up, down=traffic.down)
+    say(acknowledged=traffic.number, **scores, **mixtures, up=traffic.up, down=traffic.down)
+
+
+def _held_back(refreshed: artesian.Refreshed) -> list[float] | None:
+    """The scores of what the client used and uses on the samples it held back; None where it could not judge."""
+    before, after = refreshed.scores.get("previous"), refreshed.scores.get(refreshed.won)
+    return None if before is None or after is None else [before, after]
 
 
 def say(**words: Any) -> None:

@@ -23,11 +23,12 @@ class Refresh:
 
     acknowledged: int  # the upload's number
     before: float  # accuracy of what the client had before
-    after: float  # of what it drew back, on the same test data
+    after: float  # of what it uses since, on the same test data
     true: Mixture
     estimated: Mixture | None
     up: int  # bytes of bodies so far
     down: int
+    held_back: tuple[float, float] | None = None  # before and after, on samples that the client itself held back
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Figures:
     up: int
     down: int
     drawn: int  # models that came down
+    held_back: tuple[float, float] | None = None  # before and after, on samples that clients themselves held back
 
 
 @dataclass
@@ -74,6 +76,7 @@ class Records:
             return None
         latest = [refresh for seen in self.refreshes.values() for refresh in seen[-RECENT:]]
         estimated = [divergence(r.true, r.estimated) for r in latest if r.estimated is not None]
+        judged = [r.held_back for r in latest if r.held_back is not None]
         last, uploads = [seen[-1] for seen in self.refreshes.values()], len(self.acknowledged)
         return Figures(
             uploads=uploads,
@@ -84,6 +87,7 @@ class Records:
             up=sum(r.up for r in last),
             down=sum(r.down for r in last),
             drawn=uploads + len(last),  # one for every upload, and the first
+            held_back=(fmean(b for b, _ in judged), fmean(a for _, a in judged)) if judged else None,
         )
 
     def _lines(self, path: Path) -> Iterator[bytes]:

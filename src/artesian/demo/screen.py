@@ -30,10 +30,12 @@ class Screen:
     def figures(self, figures: Figures) -> dict[str, str]:
         """The figures in words."""
         estimated = "-" if figures.divergence is None else f"{figures.divergence:.2f}"
+        judged = "-" if figures.held_back is None else "{:.3f} before, {:.3f} after".format(*figures.held_back)
         saved = (len(self.clusters) - 1) * self.model_bytes * figures.drawn
         return {
             "uploads": f"{figures.uploads} acknowledged",
             "accuracy": f"{figures.before:.3f} before a refresh, {figures.after:.3f} after it",
+            "held back": f"{judged}, on the samples by which each client chose what it uses",
             "mixtures": f"KL {estimated} from the true ones, {figures.even:.2f} for an even guess",
             "bytes": f"{figures.up / 1e6:.1f} MB up, {figures.down / 1e6:.1f} MB down; all {len(self.clusters)} "
             f"clusters down: {(figures.down + saved) / 1e6:.1f} MB, so {saved / 1e6:.1f} MB saved",
@@ -58,7 +60,8 @@ class Screen:
         replay = f"as a replay of all {audit.events} events gives it, bit by bit"
         rows = {
             "accuracy": f"{told['accuracy']} (last {RECENT} refreshes of each)",
-            "mixtures": f"{told['mixtures']}; CDFL's default amplifier estimates shares of 0.50 at most",
+            "held back": told["held back"],
+            "mixtures": told["mixtures"],
             "bytes": told["bytes"],
             "kills": kill,
             "acknowledged": f"{audit.acknowledged} uploads: {audit.stored} in the store, {audit.folds} folds",

@@ -7,8 +7,10 @@ event; only then change. Whatever fails before that last step, a refusal or a fu
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import is_dataclass, replace
+from functools import cache, partial
 from math import isfinite
 from typing import Any, Self
 
@@ -32,6 +34,7 @@ from artesian.core import (
     Reply,
     Snapshot,
     State,
+    Study,
     Task,
     Tree,
     Upload,
@@ -41,11 +44,13 @@ from artesian.engine.admission import check_client, check_mixture, check_retry, 
 from artesian.engine.transition import Change, split
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
 from artesian.params import Layout, Params, keep_buffers, seal
-from artesian.storage.codec import digest, plain_fields, to_tree, with_fields
+from artesian.storage.codec import digest, plain_fields, to_tree, with_defaults, with_fields
 
 FINITE = float(np.finfo(np.float32).max)
-Appraisals = Mapping[ClusterId, float]
 Measure = Callable[[Upload, Receipt], Evidence]
+Found = Mapping[str, Tree]
+Beside = Callable[[Callable[[], Found]], Callable[[], Found]]  # begins some work; what it returns waits for the result
+Watch = Callable[[str], AbstractContextManager[object]]  # goes around a part of the work, which it is told the name of
 
 
 class Coordinator:
@@ -64,8 +69,14 @@ class Coordinator:
         record: Callable[[Event], None] | None = None,
         desk: Desk | None = None,
         open_tasks: MutableMapping[ClientId, Task] | None = None,
+        beside: Beside = cache,
+        watch: Watch = nullcontext,
     ) -> None:
-        """`open_tasks` is where open tasks are kept; the coordinator writes to it. None: in memory."""
+        """`open_tasks` is where open tasks are kept; the coordinator writes to it. None: in memory.
+
+        `beside` begins a study; by default it is made when its result is needed. `watch` goes around what uses the
+        proxy sets: appraising, comparing and studying.
+        """
         self.algorithm = algorithm
         self.pace = pace or algorithm.pace()
         self.proxies = dict(proxies or {})
@@ -75,7 +86,10 @@ class Coordinator:
         self.record = record or _ignore
         self._keeps_pace = pace is not None  # whatever the algorithm's settings become
         self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
-        self._known: Appraisals | None = None  # in a replay: what was found the first time
+        self._known: Event | None = None  # in a replay: what was found the first time
+        self.beside = beside
+        self.watch = watch
+        self._begun: tuple[int, Callable[[], Found]] | None = None  # version and result of the study under way
         self._members = dict(state.members)
         self._state = replace(state, members=self._members)
         self._desk = desk or Desk()
@@ -91,13 +105,14 @@ class Coordinator:
         own = [seal(params.copy()) for params in start]
         coordinator = cls(algorithm, algorithm.init(layout, own, seed), **options)
         clusters = coordinator._state.clusters
-        coordinator._check_proxies()
+        check_proxies(algorithm, clusters, coordinator.proxies)
         found = coordinator._appraise({k: c.params for k, c in clusters.items()})
         coordinator._state = replace(
             coordinator._state,
             clusters={k: replace(c, loss=found.get(k)) for k, c in clusters.items()},
             named=len(clusters),
         )
+        coordinator._study_first()
         return coordinator
 
     @classmethod
@@ -215,6 +230,7 @@ class Coordinator:
         change = self._change()
         if not change.desk.pending:
             return []
+        self._learn(change)
         pending, change.desk = change.desk.pending, replace(change.desk, pending=())
         self._fold(change, pending)
         return self._settle(Event("flush"), change)
@@ -231,22 +247,33 @@ class Coordinator:
         before = (self.algorithm, self.plan, self.clip, self.publish_after, self.pace)
         try:
             self._take(settings)
-            return self._settle(Event("settings", settings=settings), self._change())
+            return self._settle(Event("settings", settings=settings), self._appraised_again())
         except BaseException:
             self.algorithm, self.plan, self.clip, self.publish_after, self.pace = before
             raise
 
     def _take(self, settings: Mapping[str, Any]) -> None:
         if settings["algorithm"] != self.settings["algorithm"]:
-            self.algorithm = with_fields(self.algorithm, settings["algorithm"])
+            self.algorithm = with_fields(self.algorithm, with_defaults(self.algorithm, settings["algorithm"]))
         self.plan, self.clip = dict(settings["plan"]), settings["clip"]
         self.publish_after = settings["publish_after"]
+        self._begun = None  # by other settings: a study under way is made again
         if not self._keeps_pace:
             self.pace = self.algorithm.pace()
 
+    def _appraised_again(self) -> Change:
+        """The clusters that have no loss yet, appraised: other settings may ask for it."""
+        change, clusters = self._change(), self._state.clusters
+        found = self._appraise({k: cluster.params for k, cluster in clusters.items() if cluster.loss is None})
+        if found:
+            told = {k: replace(cluster, loss=found.get(k, cluster.loss)) for k, cluster in clusters.items()}
+            change.state = replace(change.state, clusters=told)
+            change.appraisals.update(found)
+        return change
+
     def replay(self, event: Event) -> list[Reply]:
         """Do again what a journal says was done: nothing is measured, appraised or recorded anew."""
-        record, self.record, self._known = self.record, _ignore, event.appraisals
+        record, self.record, self._known = self.record, _ignore, event
         try:
             return self._redo(event)
         finally:
@@ -363,15 +390,17 @@ class Coordinator:
     def _settle(self, event: Event, change: Change) -> list[Reply]:
         """Ask the pace its two questions, record the event, and make the change true."""
         if self.pace.folds(change.desk):
+            self._learn(change)
             pending, change.desk = change.desk.pending, replace(change.desk, pending=())
             self._fold(change, pending)
         if answered := self.pace.answers(change.desk, change.state):
             assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
             self._answer(change, answered)
-        self.record(replace(event, appraisals=change.appraisals))
+        self.record(replace(event, appraisals=change.appraisals, compared=change.compared, found=change.found))
         self._members.update(change.members)
         self._state = replace(change.state, members=self._members)
         self._desk, self.notes = change.desk, change.notes
+        self.begin_study()
         for client, task in change.tasks.items():
             if task is not None:
                 self._open_tasks[client] = task
@@ -397,12 +426,13 @@ class Coordinator:
 
     def _appraise(self, changed: Mapping[ClusterId, Params]) -> dict[ClusterId, float]:
         if self._known is not None:
-            return dict(self._known)
+            return dict(self._known.appraisals)
         found = {}
-        for k, params in changed.items():
-            loss = self.algorithm.appraise(params, self.proxies[k]) if k in self.proxies else None
-            if loss is not None:
-                found[k] = loss
+        with self.watch("appraising"):
+            for k, params in changed.items():
+                loss = self.algorithm.appraise(params, self.proxies[k]) if k in self.proxies else None
+                if loss is not None:
+                    found[k] = loss
         if not all(isfinite(loss) for loss in found.values()):
             raise NotFinite(f"A cluster's loss on its proxy set is NaN or Inf: {found}", "Train at a lower rate")
         return found
@@ -411,8 +441,9 @@ class Coordinator:
         chosen = set(clients)
         assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
-            member = change.state.members[client]
-            task = self._number(self._shown(change.state, change.desk), client, member.number + 1, draft)
+            member, state = change.state.members[client], self._shown(change.state, change.desk)
+            wanted = draft or self.algorithm.reply(state, client, self._compare(change, state, client))
+            task = self._number(state, client, member.number + 1, wanted)
             change.members[client] = replace(member, receipt=receipt_of(task), number=task.number)
             change.tasks[client] = task
             change.replies.append(Reply(client, task))
@@ -420,8 +451,55 @@ class Coordinator:
         desk = change.desk
         change.desk = replace(desk, open=desk.open + len(chosen), waiting=waiting, issued=desk.issued + len(chosen))
 
-    def _number(self, state: State, client: ClientId, number: int, draft: Task | None) -> Task:
-        draft = draft or self.algorithm.task(state, client)
+    def _compare(self, change: Change, state: State, client: ClientId) -> Evidence:
+        """How the replies do that a client might be given; in a replay, what was found the first time."""
+        if self._known is not None:
+            found = self._known.compared.get(client, {})
+        else:
+            with self.watch("comparing"):
+                found = self.algorithm.compare(state, client, self.proxies)
+        if not all(isfinite(number) for number in found.values()):
+            raise NotFinite(f"Comparing replies gave NaN or Inf: {dict(found)}", "Train at a lower rate")
+        if found:
+            change.compared[client] = found
+            change.notes.update({name: number for name, number in found.items() if "/" not in name})
+        return found
+
+    def _learn(self, change: Change) -> None:
+        """A study whose result is needed by now comes into force; the fold waits for it."""
+        study = self.algorithm.study(change.state)
+        if study is None or study.needed > change.state.version:
+            return
+        change.learn(self._known.found if self._known is not None else self._result(study))
+
+    def _result(self, study: Study) -> Found:
+        if self._begun is None or self._begun[0] != study.state.version:
+            self._begun = study.state.version, self.beside(self._found(study))
+        try:
+            with self.watch("studying"):
+                return self._begun[1]()
+        except BaseException:
+            self._begun = None  # the next fold tries again
+            raise
+
+    def _found(self, study: Study) -> Callable[[], Found]:
+        return partial(_find, self.algorithm, study.state, self.proxies, Plan.of(self.plan))
+
+    def begin_study(self) -> None:
+        """Begin what an algorithm wants done beside the uploads; not in a replay, which has its result."""
+        study = None if self._known is not None else self.algorithm.study(self._state)
+        if study is not None and (self._begun is None or self._begun[0] != study.state.version):
+            self._begun = study.state.version, self.beside(self._found(study))
+
+    def _study_first(self) -> None:
+        """What an algorithm must know before anybody comes."""
+        study = self.algorithm.study(self._state)
+        if study is not None and study.needed <= self._state.version:
+            change = self._change()
+            change.learn(self.beside(self._found(study))())
+            self._state = replace(change.state, members=self._members)
+
+    def _number(self, state: State, client: ClientId, number: int, draft: Task) -> Task:
         settings = {**self._cooled(number), **draft.settings, "seed": derive(state.seed, client, number)}
         return replace(draft, number=number, base=state.version, settings=settings)
 
@@ -431,16 +509,17 @@ class Coordinator:
         cooling = self.plan.get("cooling", 1.0)
         return plan if cooling == 1 else {**plan, "rate": plan["rate"] * cooling ** (number - 1)}
 
-    def _check_proxies(self) -> None:
-        """An algorithm that appraises needs a non-empty proxy set for every cluster."""
-        if type(self.algorithm).appraise is Algorithm.appraise:
-            return
-        for k in self._state.clusters:
-            if k not in self.proxies or self.proxies[k].samples == 0:
-                raise SettingError(
-                    f"{self.algorithm.name} needs a proxy set for every cluster, and {k} has none",
-                    "Give proxies for every cluster",
-                )
+
+def check_proxies(algorithm: Algorithm, clusters: Collection[ClusterId], proxies: Mapping[ClusterId, Learner]) -> None:
+    """An algorithm that measures clusters on proxy sets needs one for each, and none of them empty."""
+    if not algorithm.needs_proxies(len(clusters)):
+        return
+    for k in clusters:
+        if k not in proxies or proxies[k].samples == 0:
+            raise SettingError(
+                f"{algorithm.name} needs a proxy set for every cluster, and {k} has none",
+                "Give proxies for every cluster",
+            )
 
 
 def hyper_parameters(
@@ -449,6 +528,22 @@ def hyper_parameters(
     """What may change from one start of a server to the next, as a tree."""
     own: dict[str, Tree] = plain_fields(algorithm) if is_dataclass(algorithm) else {}
     return {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
+
+
+def _find(algorithm: Algorithm, state: State, proxies: Mapping[ClusterId, Learner], plan: Plan) -> Found:
+    """The result of a study, which is finite."""
+    found = algorithm.find(state, proxies, plan)
+    if not _is_finite(found):
+        raise NotFinite(f"A study of {algorithm.name} gave NaN or Inf", "Train at a lower rate")
+    return found
+
+
+def _is_finite(tree: Tree) -> bool:
+    if isinstance(tree, Mapping):
+        return all(map(_is_finite, tree.values()))
+    if isinstance(tree, (list, tuple)):
+        return all(map(_is_finite, tree))
+    return not isinstance(tree, (float, np.ndarray)) or bool(np.isfinite(tree).all())
 
 
 def _ignore(event: Event) -> None:

@@ -12,6 +12,7 @@ from artesian.core import (
     Cluster,
     ClusterId,
     Desk,
+    Evidence,
     Measured,
     Member,
     Reply,
@@ -32,6 +33,8 @@ class Change:
     members: dict[ClientId, Member] = field(default_factory=dict)
     tasks: dict[ClientId, Task | None] = field(default_factory=dict)
     appraisals: dict[ClusterId, float] = field(default_factory=dict)
+    compared: dict[ClientId, Evidence] = field(default_factory=dict)
+    found: Mapping[str, Tree] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
 
@@ -60,6 +63,11 @@ class Change:
         )
         self.appraisals.update(losses)
         self.notes.update(step.notes)
+
+    def learn(self, found: Mapping[str, Tree]) -> None:
+        """What a study found comes into force."""
+        self.found = found
+        self.state = replace(self.state, memory={**self.state.memory, **_sealed(found)})
 
     def publish(
         self,

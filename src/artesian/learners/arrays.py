@@ -180,6 +180,20 @@ class ArrayLearner:
         """How many steps an epoch takes."""
         return -(-self.samples // size)
 
+    def part(self, rows: np.ndarray) -> ArrayLearner:
+        """The same with these samples alone."""
+        return ArrayLearner(self.model, self.x[rows], self.y[rows])
+
+    def joined(self, others: Sequence[ArrayLearner]) -> ArrayLearner:
+        """The same with the samples of these after its own."""
+        everybody = (self, *others)
+        x, y = (np.concatenate(parts) for parts in ([o.x for o in everybody], [o.y for o in everybody]))
+        return ArrayLearner(self.model, x, y)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs and targets."""
+        return self.x, self.y
+
     @QUIET
     def losses(self, params: Params) -> np.ndarray:
         return self.model.losses(self._predict(params), self.y)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, Subset
 from torch.utils.data._utils.collate import default_collate
 
 from artesian.errors import BadData
@@ -188,6 +188,27 @@ def source_over(data: Any, shaping: Shaping, room: int, samples: int | None) -> 
     collate = loader.collate_fn if loader is not None and loader.batch_size is not None else default_collate
     indexed = Indexed(dataset, shaping, collate, loader.num_workers if loader is not None else 0)
     return _held(indexed) if _bytes(dataset) <= room else indexed
+
+
+def rows_of(source: Source, rows: np.ndarray) -> Source:
+    """These samples of a source; in this order."""
+    if isinstance(source, Indexed):
+        chosen: Dataset[Any] = Subset(source.dataset, np.asarray(rows).tolist())
+        return Indexed(chosen, source.shaping, source.collate, source.workers)
+    if not isinstance(source, Resident):
+        raise unordered("taking data apart")
+    where = torch.from_numpy(np.array(rows, np.int64)).to(source.x.device)
+    return Resident(source.x[where], source.y[where], source.shaping)
+
+
+def all_of(sources: Sequence[Source]) -> Resident:
+    """The samples of several sources, one after the other, in memory."""
+    held = [_held(source) if isinstance(source, Indexed) else source for source in sources]
+    resident = [source for source in held if isinstance(source, Resident)]
+    if len(resident) < len(held):
+        raise unordered("putting data together")
+    x, y = torch.cat([source.x for source in resident]), torch.cat([source.y for source in resident])
+    return Resident(x, y, resident[0].shaping)
 
 
 def label_counts(source: Source) -> tuple[int, ...] | None:

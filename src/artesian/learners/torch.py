@@ -30,7 +30,18 @@ except ModuleNotFoundError:
     raise MissingExtra("torch", "torch") from None
 from torch import nn
 
-from artesian.learners.batches import Flowing, Resident, Shaping, Source, label_counts, source_over, split, unordered
+from artesian.learners.batches import (
+    Flowing,
+    Resident,
+    Shaping,
+    Source,
+    all_of,
+    label_counts,
+    rows_of,
+    source_over,
+    split,
+    unordered,
+)
 from artesian.learners.flat_modules import Instance, Pool, array_of, pack, seeded, tensors_of
 from artesian.learners.forward import PRECISIONS, Passes, Precision, sound
 from artesian.learners.optimizers import Optimizer, Stepper, chosen, stepper
@@ -212,6 +223,7 @@ class TorchLearner:
     def __init__(self, model: TorchModel, source: Source, home: Mapping[str, np.ndarray] | None = None) -> None:
         self.model, self.source, self.home = model, source, home
         self.optimizer: Callable[..., Optimizer] | None = None  # from parameters to one of the client's own choice
+        self._whole: TorchLearner | None = None  # what it is a part of: that one keeps what stays at home
 
     @classmethod
     def over(cls, data: Any, model: TorchModel, *, room: int = ROOM, samples: int | None = None) -> TorchLearner:
@@ -237,6 +249,23 @@ class TorchLearner:
             raise unordered("a count of steps")
         with self.model.pool.borrow() as instance:
             return len(split(np.arange(self.samples), size, 2 if instance.normalises else 1))
+
+    def part(self, rows: np.ndarray) -> TorchLearner:
+        """The same with these samples alone; a stream cannot be taken apart."""
+        made = TorchLearner(self.model, rows_of(self.source, rows), self.home)
+        made.optimizer, made._whole = self.optimizer, self._whole or self
+        return made
+
+    def joined(self, others: Sequence[TorchLearner]) -> TorchLearner:
+        """The same with the samples of these after its own, all of them in memory."""
+        made = TorchLearner(self.model, all_of([self.source, *(other.source for other in others)]), self.home)
+        made.optimizer = self.optimizer
+        return made
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs as the network gets them, a row each, and targets; a stream has no order to hand them out in."""
+        batches = [(x.reshape(len(x), -1).cpu().numpy(), y.cpu().numpy()) for _, x, y in self.source.ordered("a gate")]
+        return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
     def losses(self, params: Params) -> np.ndarray:
         found = self._look(params, "losses", self._each)
@@ -286,6 +315,8 @@ class TorchLearner:
                 optimizer = self._optimizer(plan, instance, kept)
                 self._fit(instance, optimizer.step, seed, plan, pulls, weights, mask, correction)
             self.home = instance.home or self.home
+            if self._whole is not None:
+                self._whole.home = self.home
             result = instance.store()
         if mask is not None:
             result[~mask] = params[~mask]

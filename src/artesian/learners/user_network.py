@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from artesian.core import Ensemble
 from artesian.errors import LayoutError, MissingExtra, SettingError
 
@@ -58,14 +60,17 @@ class OwnNetwork:
 
     def load(self, layout: Layout, held: Ensemble) -> None:
         """Become what the client predicts with; that must be one model."""
-        if len(held) != 1:
-            raise SettingError(
-                f"This method predicts with {len(held)} models, and a network holds one", "Refresh a learner instead"
-            )
-        ((_, params),) = held
-        tensors = tensors_of(self.module)
-        with torch.no_grad():
-            for name, array in layout.unpack(params).items():
-                tensors[name].copy_(torch.from_numpy(array.copy()))
-            for name, array in (self.learner.home or {}).items():
-                tensors[name].copy_(torch.from_numpy(array.copy()))
+        load(self.module, layout, held, self.learner.home)
+
+
+def load(module: nn.Module, layout: Layout, held: Ensemble, home: Mapping[str, np.ndarray] | None = None) -> None:
+    """Put the one model that a client predicts with into a network, and what stays at home, where that is given."""
+    if len(held) != 1:
+        raise SettingError(
+            f"This method predicts with {len(held)} models, and a network holds one", "Refresh a learner instead"
+        )
+    ((_, params),) = held
+    tensors = tensors_of(module)
+    with torch.no_grad():
+        for name, array in {**layout.unpack(params), **(home or {})}.items():
+            tensors[name].copy_(torch.from_numpy(array.copy()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from artesian.core import ClientId, Ensemble, Fit, Learner, Notebook, Recipe, Task, Upload
+from artesian.algorithms.gates import Gate
+from artesian.core import ClientId, ClusterId, Ensemble, Fit, Learner, Notebook, Readable, Recipe, Task, Upload
+from artesian.errors import BadData
 from artesian.params import Layout, kept_by_size, minus
 from artesian.recipes.following import only_model, trained
 from artesian.recipes.labels import histogram_of
@@ -11,7 +13,8 @@ from artesian.recipes.labels import histogram_of
 def fit(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
     """Train the given model, perhaps pulled towards it (`prox`), or only its larger weights (`sparsity`).
 
-    Send it, or its change (`delta`). A task may ask to keep the given model (`keep`) and the labels' counts (`labels`).
+    Send it, or its change (`delta`). A task may ask to keep the given model (`keep`) and the labels' counts (`labels`),
+    and may bring a `gate` to estimate the mixture with.
     """
     ((cluster, given),) = task.models.items()
     prox = float(task.settings.get("prox", 0.0))
@@ -23,7 +26,20 @@ def fit(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook
         notebook = {**notebook, "own": given}
     if task.settings.get("labels"):
         notebook = {**notebook, "histogram": histogram_of(learner)}
-    return Fit(Upload(client, task.number, learner.samples, {cluster: sent}), notebook, ((1.0, new),))
+    upload = Upload(client, task.number, learner.samples, {cluster: sent}, asked(task, learner))
+    return Fit(upload, notebook, ((1.0, new),))
+
+
+def asked(task: Task, learner: Learner) -> dict[ClusterId, float] | None:
+    """The shares of the task's `clusters` by its gate; None where there is no gate, or no samples it could see."""
+    if "gate" not in task.settings or not isinstance(learner, Readable) or not learner.samples:
+        return None
+    try:
+        samples = learner.arrays()
+    except BadData:  # a stream has no order to hand them out in
+        return None
+    shares = Gate.of(task.settings["gate"]).shares(*samples)
+    return dict(zip(task.settings["clusters"], shares.tolist(), strict=True))
 
 
 def use(layout: Layout, task: Task, notebook: Notebook) -> Ensemble:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from artesian.errors import SettingError
+from artesian.recipes.accepting import CANDIDATES
 from artesian.report.curves import AXES, Axis, Curve, of_clusters, of_uploads
 from artesian.report.exported import first_and_last, mixtures
 from artesian.report.plots import bars, heatmaps, lines, mixture_panels
-from artesian.report.runs import Finished, Row, cells, columns, method, profiled, tables, uneven
+from artesian.report.runs import Finished, Row, cells, columns, method, profiled, tables, uneven, winners
 from artesian.simulator.folder import read_json
 from artesian.simulator.profiling import PARTS
 from artesian.storage.files import storage, write_file
@@ -29,13 +30,16 @@ figure { margin: 1rem 0 } figure svg { max-width: 100%; height: auto } figcaptio
 pre { background: #f6f6f6; padding: .7rem; overflow-x: auto; font-size: 12px }
 """
 MEANINGS = """Before is the score of what clients had trained, after that of what they draw back, each on test data of
-their own mixture, in each client's last cycle; cluster is that of the clusters on their own distributions, of the last
-evaluations; cluster, all is the same over all of them. Clients, best is the best of all evaluations of the clients on
-their own test data, weighted by size. A score is an accuracy, or minus the squared error where a model predicts
-numbers. KL is the divergence of the estimated from the true mixture, in nats, beside that of guessing evenly for the
-same clients. Discrepancy is the distance of what clients trained from the models of their clusters, over all uploads.
-Time is that of the simulated world; MB are millions of bytes of models sent; seconds are those the run took. Means
-over seeds, with the standard deviation where there are several; (of n) where only n of them have a number."""
+their own mixture, in each client's last cycle; used is that of what they use, where they judge what they draw. Worse
+is the share of refreshes after which that did worse on the whole evaluation pool than what they had trained: by more
+than 0.01, or by more than 1% where a model predicts numbers. Cluster is the score of the clusters on their own
+distributions, of the last evaluations; cluster, all is the same over all of them. Clients, best is the best of all
+evaluations of the clients on their own test data, weighted by size. A score is an accuracy, or minus the squared error
+where a model predicts numbers. KL is the divergence of the estimated from the true mixture, in nats, beside that of
+guessing evenly for the same clients. Discrepancy is the distance of what clients trained from the models of their
+clusters, over all uploads. Time is that of the simulated world; MB are millions of bytes of models sent; seconds are
+those the run took. Means over seeds, with the standard deviation where there are several; (of n) where only n of them
+have a number."""
 CAPTIONS = {
     "uploads": "Each point is the mean of the uploads since the one before; clusters at every evaluation.",
     "time": "Each point is the mean since the one before in virtual time.",
@@ -79,10 +83,21 @@ def _section(title: str, rows: Mapping[str, Row], runs: Sequence[Finished], axis
     seeds = [f"<p>Mind: {escape(told)}.</p>"] if (told := uneven(rows)) else []
     learnt = [label for label, row in rows.items() if row["cluster"] is not None]
     note = f'<p class="note">{MEANINGS}</p>'
-    parts = [f"<h2>{escape(title)}</h2>", found, *seeds, note, _curves(members, learnt, axis)]
+    parts = [f"<h2>{escape(title)}</h2>", found, *seeds, note, *_winners(members), _curves(members, learnt, axis)]
     estimating = [label for label, row in rows.items() if row["kl"] is not None]
     parts += [*_scores(members), *_mixtures(members, estimating)]
     return "\n".join([*parts, *_differences(members), *_times(members)])
+
+
+def _winners(members: Mapping[str, Sequence[Finished]]) -> Iterator[str]:
+    """Which of their models clients used, where they judged them."""
+    every = {label: winners([run.summary for run in runs]) for label, runs in members.items()}
+    found = {label: won for label, won in every.items() if won}
+    if found:
+        names = [name for name in CANDIDATES if any(name in won for won in found.values())]
+        rows = [[label, *(f"{won.get(name, 0.0):.3f}" for name in names)] for label, won in found.items()]
+        yield "<p>After so many refreshes, as a share of all, clients used what they had drawn, trained and so on:</p>"
+        yield _table(("method", *names), rows)
 
 
 def _curves(members: Mapping[str, Sequence[Finished]], learnt: Sequence[str], axis: Axis) -> str:

@@ -101,7 +101,7 @@ def bars(spent: Mapping[str, Mapping[str, float]]) -> str:
     with matplotlib.rc_context(SETTINGS):
         (axes,) = _axes(figure, 1)
         left, names = dict.fromkeys(spent, 0.0), [_plain(label) for label in spent]
-        for part, colour in zip(parts, cycle((*COLOURS, "#999999", "#f0e442")), strict=False):
+        for part, colour in zip(parts, cycle((*COLOURS, "#999999", "#f0e442", "#8c564b", "#984ea3")), strict=False):
             shares = {label: pieces.get(part, 0.0) / sum(pieces.values()) for label, pieces in spent.items()}
             axes.barh(names, list(shares.values()), left=list(left.values()), color=colour, label=part)
             left = {label: left[label] + share for label, share in shares.items()}

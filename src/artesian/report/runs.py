@@ -16,6 +16,9 @@ COLUMNS = {
     "cluster": "cluster",
     "cluster_all": "cluster, all",
     "weighted_best": "clients, best",
+    "client_accepted": "used",
+    "worse_drawn": "worse drawn",
+    "worse_accepted": "worse used",
     "kl": "KL",
     "kl_uniform": "KL even",
     "discrepancy": "discrepancy",
@@ -24,7 +27,8 @@ COLUMNS = {
     "bytes_down": "MB down",
     "wall_seconds": "seconds",
 }
-OPTIONAL = ("cluster_all", "weighted_best", "discrepancy")  # shown where a run has them: runs of before had none
+JUDGED = ("client_accepted", "worse_drawn", "worse_accepted")  # where clients judge what they use, or the pool does
+OPTIONAL = ("cluster_all", "weighted_best", "discrepancy", *JUDGED)  # shown where a run has them: not every run does
 KEYS = ("algorithm", "preset", "length", "settings")  # what makes runs the same but for their seed
 MACHINE = ("wall_seconds",)  # what two runs of one seed may differ in
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
@@ -153,6 +157,13 @@ def columns(rows: Mapping[str, Row]) -> dict[str, str]:
         for key, title in COLUMNS.items()
         if key not in OPTIONAL or any(row[key] is not None for row in rows.values())
     }
+
+
+def winners(summaries: Sequence[Summary]) -> dict[str, float]:
+    """How often each candidate won, as a share of all refreshes: the mean over seeds; empty where nobody judged."""
+    judged = [summary["won"] for summary in summaries if summary.get("won")]
+    names = dict.fromkeys(name for won in judged for name in won)
+    return {name: statistics.fmean(won.get(name, 0.0) for won in judged) for name in names}
 
 
 def cells(row: Row, keys: Iterable[str] = tuple(COLUMNS)) -> list[str]:

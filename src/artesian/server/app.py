@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import Busy, MissingExtra, Refused, StorageError, UnknownRoute, WorkerLost
+from artesian.errors import Busy, MissingExtra, Refused, StorageError, StudyFailed, UnknownRoute, WorkerLost
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.log import ERROR, Logged
 from artesian.server.routes import Routes
@@ -24,6 +24,7 @@ try:
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
+Failure = Refused | StorageError | WorkerLost | StudyFailed
 SHOWN = 300  # characters of each part of a refusal, which may repeat what a client sent
 EXPOSED = ["etag", "retry-after", "upload-offset", "repr-digest"]  # headers that pages of other origins may read
 DISK = "The server cannot use its disk", "Try again later; nothing has changed"  # a path is nobody's business
@@ -46,7 +47,8 @@ def create_app(served: Service | Coordinator, auth: Auth | None = None, settings
             expose_headers=EXPOSED,
         )
     app.add_middleware(Logged)
-    for kind in (Refused, StorageError, WorkerLost, HTTPException):
+    kinds: tuple[type[Exception], ...] = (Refused, *FAILURES, HTTPException)
+    for kind in kinds:
         app.add_exception_handler(kind, _refuse(service))
     Routes(service, auth or NoAuth(), settings).add_to(app)
     return app
@@ -57,10 +59,10 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         headers: dict[str, str] = {}
         if isinstance(error, HTTPException):  # the router's own
             headers, error = dict(error.headers or {}), _no_route(error.status_code)
-        assert isinstance(error, (Refused, StorageError, WorkerLost))
+        assert isinstance(error, Failure)
         service.counts.refused += 1
         request.scope[ERROR] = type(error).__name__
-        if isinstance(error, (Busy, WorkerLost)):
+        if isinstance(error, (Busy, WorkerLost, StudyFailed)):
             headers["retry-after"] = str(Busy.seconds)
         status = STATUSES[type(error)] if isinstance(error, Refused) else FAILURES[type(error)]
         return JSONResponse(_body(error), 405 if "allow" in headers else status, headers)
@@ -68,7 +70,7 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
     return refuse
 
 
-def _body(error: Refused | StorageError | WorkerLost) -> dict[str, str]:
+def _body(error: Failure) -> dict[str, str]:
     """What a client reads: `rule` holds what happened; `got` is empty, and stays for older clients."""
     problem, remedy = DISK if isinstance(error, StorageError) else (error.problem, error.remedy)
     return {"error": type(error).__name__, "rule": problem[:SHOWN], "got": "", "remedy": remedy[:SHOWN]}

@@ -1,4 +1,4 @@
-"""One log line per request, as JSON or as text; credentials and bodies never appear in it."""
+"""One log line per request and study, as JSON or as text; credentials and bodies never appear in it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Form = Literal["json", "text", "off"]
 
 REQUESTS = logging.getLogger("artesian.requests")
+STUDIES = logging.getLogger("artesian.studies")
+CLUSTERS = logging.getLogger("artesian.clusters")
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 ERROR = "artesian.error"  # the key of the scope under which the application puts the refusal's name
@@ -26,7 +28,8 @@ def start_logging(form: Form) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    REQUESTS.setLevel(logging.WARNING if form == "off" else logging.INFO)
+    for log in (REQUESTS, STUDIES, CLUSTERS):
+        log.setLevel(logging.WARNING if form == "off" else logging.INFO)
 
 
 class Logged:

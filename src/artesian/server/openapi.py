@@ -60,7 +60,7 @@ ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]
     "task": ({200: TASK, 204: {}, 304: {}}, (400, 401, 404, 429, 507), {}),
     "upload": ({200: TASK, 202: {}}, (400, 401, 404, 408, 409, 413, 422, 429, 503, 507), {MEDIA: BINARY}),
     "offset": ({200: HERE}, (400, 401), {}),
-    "leave": ({204: {}}, (401, 404, 507), {}),
+    "leave": ({204: {}}, (401, 404, 503, 507), {}),
     "description": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
     "metrics": ({200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}, (401,), {}),
     "healthy": ({200: {"content": STATUS}}, (), {}),

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TypeVar
 
-from artesian.core import ClientId, Event, Reply, Task, Upload
-from artesian.engine.coordinator import Coordinator, Measure
-from artesian.errors import Refused, StorageError, StoreDamaged
+from artesian.algorithms.estimators import Calibration, Estimates
+from artesian.core import ClientId, ClusterId, Event, Reply, Task, Tree, Upload
+from artesian.engine.coordinator import Beside, Coordinator, Found, Measure
+from artesian.errors import Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
+from artesian.server.log import CLUSTERS, STUDIES
+from artesian.server.studies import Studies
 from artesian.storage.failpoints import reach
 from artesian.storage.store import Store
 
 T = TypeVar("T")
 Report = Callable[[str], None]  # shows a line of progress
 REPORT_EVERY = 2.0  # seconds between two lines
+WON = "reply_"  # what begins the name of a reply that won a comparison, among what comparing found
 
 
 @dataclass
@@ -32,6 +36,7 @@ class Counts:
     refused: int = 0
     clipped: int = 0
     snapshots: int = 0
+    replies: dict[str, int] = field(default_factory=dict)  # how often each kind won, where an algorithm compares them
 
 
 class Service:
@@ -46,6 +51,7 @@ class Service:
         keep_uploads: bool = False,
         measurers: int = 2,
         measure: Measure | None = None,
+        studies: Studies | None = None,
     ) -> None:
         """`measure` measures uploads elsewhere, in place of this process's own threads."""
         self.coordinator, self.store = coordinator, store
@@ -56,8 +62,12 @@ class Service:
         self._measurers = ThreadPoolExecutor(measurers, "measurer")
         self._changed = asyncio.Condition()
         self.stopping = threading.Event()  # long polls end
-        if store is not None:
-            coordinator.record = self._record
+        self._recorded, coordinator.record = coordinator.record, self._record
+        self.studies = studies or Studies()
+        self.studies.report = self._studied
+        coordinator.beside = self.studies
+        known = self.calibration
+        self._alike = known.alike if known is not None else ()
 
     @classmethod
     def open(cls, federation: Federation, store: Store, report: Report | None = None, **options: Any) -> Self:
@@ -65,11 +75,11 @@ class Service:
         latest = store.latest()
         if latest is None and store.count:
             raise StoreDamaged(f"No snapshot in a store of {store.count} events: {store.folder}", "Restore a backup")
-        report = report or _ignore
+        report, studies = report or _ignore, Studies()
         if latest is None:
             if callable(federation.start):
                 report("making the start models of a new store")
-            coordinator, done = federation.begin(open_tasks=store.open_tasks), 0
+            coordinator, done = federation.begin(open_tasks=store.open_tasks, beside=_first(studies, report)), 0
             store.save(coordinator.snapshot(tasks=False))
         else:
             done, snapshot = latest
@@ -77,9 +87,17 @@ class Service:
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)
-        service = cls(coordinator, store, **options)
+        service = cls(coordinator, store, studies=studies, **options)
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
+        coordinator.begin_study()  # again, if one was under way
+        for line in service._told():
+            report(line)
         return service
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration in force, where the algorithm calibrates its estimates."""
+        return self._calibration(self.coordinator.state.memory)
 
     async def join(self, client: ClientId, samples: int, changed: bool = False) -> Task | None:
         """The client's task, or None until a round begins."""
@@ -118,8 +136,9 @@ class Service:
         return number()
 
     async def stop(self) -> None:
-        """End every long poll."""
+        """End every long poll, and the study under way."""
         self.stopping.set()
+        self.studies.stop()  # a fold that waits for one is refused
         await self._wake()
 
     async def task(self, client: ClientId) -> Task | None:
@@ -140,7 +159,7 @@ class Service:
             opened = {(c, m.receipt.number) for c, m in members.items() if m.receipt is not None}
             since = {key: since.get(key, now) for key in opened}
             for client, number in sorted(key for key, then in since.items() if now - then >= patience):
-                with suppress(StorageError, Refused):  # tried again a moment later
+                with suppress(StorageError, StudyFailed, Refused):  # tried again a moment later
                     await self._fold(partial(self.coordinator.expire, client, number))
             await asyncio.sleep(min(1.0, patience / 4))
 
@@ -150,6 +169,7 @@ class Service:
 
     def close(self) -> None:
         """Finish the writer's jobs, take a snapshot, close everything."""
+        self.studies.close()
         self._measurers.shutdown(wait=False, cancel_futures=True)  # what is not folded was not acknowledged
         if self.store is not None:
             self._writer.submit(self._save).result()
@@ -173,12 +193,22 @@ class Service:
             self._changed.notify_all()
 
     def _then_snapshot(self, change: Callable[[], T]) -> T:
+        before = set(self.coordinator.state.clusters)
         result = change()
+        self._log_clusters(before)
         self._since_snapshot += 1
         if self.store is not None and self._since_snapshot >= self.snapshot_every:
             with suppress(StorageError):  # the change is safe in its event; the snapshot is tried again
                 self._save()
         return result
+
+    def _log_clusters(self, before: set[ClusterId]) -> None:
+        """One line of the log where clusters were found, divided or dropped."""
+        state = self.coordinator.state
+        if before != set(state.clusters):
+            fields = {"clusters": len(state.clusters), "version": state.version}
+            changes = {"born": sorted(set(state.clusters) - before), "gone": sorted(before - set(state.clusters))}
+            CLUSTERS.info("clusters", extra={"fields": fields | changes})
 
     def _save(self) -> None:
         assert self.store is not None
@@ -187,12 +217,46 @@ class Service:
         self.counts.snapshots += 1
 
     def _record(self, event: Event) -> None:
-        assert self.store is not None
-        self.store.append(event)
+        self._recorded(event) if self.store is None else self.store.append(event)
+        for found in event.compared.values():
+            for name in (name.removeprefix(WON) for name, number in found.items() if name.startswith(WON) and number):
+                self.counts.replies[name] = self.counts.replies.get(name, 0) + 1
+
+    def _calibration(self, memory: Mapping[str, Tree]) -> Calibration | None:
+        algorithm = self.coordinator.algorithm
+        return algorithm.calibration(memory) if isinstance(algorithm, Estimates) else None
+
+    def _studied(self, found: Found, seconds: float) -> None:
+        """One line of the log for a study, and a warning where other clusters than before cannot be told apart."""
+        known, fields = self._calibration(found), {"seconds": round(seconds, 3)}
+        if known is not None:
+            fields |= {"version": known.version, "divergence": round(known.divergence, 4), "alike": len(known.alike)}
+        STUDIES.info("study", extra={"fields": fields})
+        if known is not None and known.alike != self._alike:
+            self._alike = known.alike
+            for pair in known.alike:
+                STUDIES.warning("clusters cannot be told apart", extra={"fields": {"clusters": pair}})
+
+    def _told(self) -> Iterator[str]:
+        """What an operator reads of the calibration when the server starts."""
+        if self.calibration is not None and self.studies.made:
+            yield f"calibrated the estimates of mixtures in {self.studies.seconds:.1f} s"
+        for one, two in self._alike:
+            yield f"the clusters {one} and {two} cannot be told apart: clients get equal shares of them"
 
 
 def _ignore(line: str) -> None:
     pass
+
+
+def _first(studies: Studies, report: Report) -> Beside:
+    """Begins the study that an algorithm needs before anybody comes."""
+
+    def begin(work: Callable[[], Found]) -> Callable[[], Found]:
+        report("making the algorithm's first study")
+        return studies.at_once(work)
+
+    return begin
 
 
 def _counted(events: Iterable[Event], total: int, report: Report) -> Iterator[Event]:

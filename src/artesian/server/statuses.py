@@ -12,6 +12,7 @@ from artesian.errors import (
     NotFinite,
     Refused,
     StorageError,
+    StudyFailed,
     TaskClosed,
     TooLarge,
     TooSlow,
@@ -44,5 +45,5 @@ STATUSES: dict[type[Refused], int] = {
     BadMixture: 422,
 }
 
-FAILURES: dict[type[MachineError], int] = {StorageError: 507, WorkerLost: 503}
+FAILURES: dict[type[MachineError], int] = {StorageError: 507, WorkerLost: 503, StudyFailed: 503}
 """That of a failure of the server's machine which may pass: nothing has changed either."""

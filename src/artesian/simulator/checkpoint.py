@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from artesian.core import ClientId, Mixture, Notebook, Snapshot, Task
 from artesian.errors import JournalDamaged
+from artesian.recipes.accepting import Voices
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import UnscoredUpload
 from artesian.simulator.spill import filled
@@ -56,6 +57,7 @@ class Checkpoint:
     late_in_a_row: int
     journal: int  # records
     tables: Mapping[str, int]  # bytes
+    used: Mapping[ClientId, Voices] = field(default_factory=dict)  # by clients that judge what they use
 
 
 def taken(run: Simulation) -> Checkpoint:
@@ -76,6 +78,7 @@ def taken(run: Simulation) -> Checkpoint:
         late_in_a_row=run.late_in_a_row,
         journal=run.journal.count,
         tables={name: table.flush() for name, table in run.evaluation.tables.items()},
+        used=run.used.slips,
     )
 
 
@@ -93,5 +96,6 @@ def restore(run: Simulation, checkpoint: Checkpoint) -> None:
     run.late_in_a_row = checkpoint.late_in_a_row
     run.notebooks.update({client: translated_notebook(book) for client, book in checkpoint.notebooks.items()})
     run.flights.update(checkpoint.flights)
+    run.used.update(checkpoint.used)
     run.evaluation.entries = [filled(entry) for entry in checkpoint.entries]
     run.evaluation.estimated, run.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)

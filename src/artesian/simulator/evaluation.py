@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 from math import log
 from typing import Any, Literal
@@ -15,16 +16,19 @@ from artesian.core import ClientId, ClusterId, Ensemble, Mixture, Notebook, Repl
 from artesian.engine.coordinator import Coordinator
 from artesian.params import Params, average, combine, distance
 from artesian.recipes import recipe
+from artesian.recipes.accepting import CANDIDATES, Voices
 from artesian.simulator.client_scores import ClientScores
 from artesian.simulator.executor import Promise
 from artesian.simulator.export import Export
-from artesian.simulator.jobs import Place, Score
-from artesian.simulator.metrics import adjusted_rand, converged_at, purity, time_to_target
-from artesian.simulator.table import Cell, Table
+from artesian.simulator.jobs import Judged, Judging, Place, Score
+from artesian.simulator.metrics import adjusted_rand, converged_at, is_worse, purity, time_to_target
+from artesian.simulator.table import Cell, Row, Table
 
 UPLOADS = (
     "upload", "time", "client", "cycle", "version", "staleness", "before", "after", "kl", "kl_uniform", "discrepancy"
 )  # fmt: skip
+ACCEPTED = ("accepted", "won")  # more columns of that table, where clients judge what they use
+POOL = ("pool_before", "pool_after", "pool_accepted")  # and where models are scored on the whole pool
 CLUSTERS = ("upload", "time", "cluster", "accuracy")
 CLIENTS = ("upload", "time", "round", "clusters", "purity", "rand", "accuracy", "weighted")
 Plain = (str, int, float, type(None))
@@ -44,6 +48,7 @@ class UnscoredUpload:
     before: float
     mixture: Mixture  # the true one
     trained: Params | None = None  # what the client trained, as one model; None in runs of the version before
+    voices: Voices = field(default_factory=Voices)  # what it trained, as it is, where that is judged or scored again
 
 
 @dataclass(frozen=True)
@@ -78,11 +83,43 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """One figure of a judged refresh, which may still be worked out."""
+
+    judged: Promise[Judged]
+    pick: Callable[[Judged], Cell]
+
+    @property
+    def ready(self) -> bool:
+        return self.judged.ready
+
+    @property
+    def value(self) -> Cell:
+        return self.pick(self.judged.value)
+
+
+@dataclass(frozen=True)
+class Underway:
+    """A refresh that may still be judged, and its models: one of them is what the client will use."""
+
+    upload: int
+    refresh: Judging
+    judged: Promise[Judged]
+
+    @property
+    def used(self) -> Ensemble:
+        """What won."""
+        known = {"drawn": self.refresh.drawn, "trained": self.refresh.trained, "previous": self.refresh.previous}
+        judged = self.judged.value
+        return judged.made or known[str(judged.won)]
+
+
+@dataclass(frozen=True)
 class UnfinishedRow:
     """A row of a table, some of whose cells may still be worked out."""
 
     table: Table
-    cells: tuple[Cell | Promise[float], ...]
+    cells: tuple[Cell | Promise[Cell], ...]
 
     @property
     def ready(self) -> bool:
@@ -103,6 +140,8 @@ class Evaluation:
     clients: Table
     evaluate: Evaluate = "clusters"
     export: Export | None = None  # what is exported besides
+    pool_every: int = 0  # uploads from one that is scored on the whole pool to the next; 0: none is
+    used: MutableMapping[ClientId, Voices] = field(default_factory=dict)  # what clients use, where they judge that
     entries: list[UnscoredUpload] = field(default_factory=list)
     estimated: dict[ClientId, Mixture] = field(default_factory=dict)
     true: dict[ClientId, Mixture] = field(default_factory=dict)
@@ -110,6 +149,8 @@ class Evaluation:
     def __post_init__(self) -> None:
         self.names: list[ClusterId] = list(self.place.world.tests(self.place.seed))
         self.scorer: Callable[[Score], Promise[float]]  # the executor's, while the run lasts
+        self.judge: Callable[[Judging], Promise[Judged]]  # the executor's, too
+        self._underway: dict[ClientId, Underway] = {}  # the newest refresh of a client, until it is judged
         self._rows: deque[UnfinishedRow] = deque()  # in the order they will have
         self._seen: dict[tuple[ClusterId, ClusterId], tuple[int, Promise[float]]] = {}  # version and score
         self._client_scores = ClientScores(self.place)
@@ -170,7 +211,7 @@ class Evaluation:
         known = [client for client, member in state.members.items() if member.mixture and client in self.true]
         found = [_largest(state.members[client].mixture or {}) for client in known]
         true = [_largest(self.true[client]) for client in known]
-        scores: tuple[Cell | Promise[float], ...] = (None, None)
+        scores: tuple[Cell | Promise[Cell], ...] = (None, None)
         if self.evaluate == "clients":
             present = [client for client, member in state.members.items() if member.present]
             scores = self._score_clients(coordinator, notebooks, {client: cycles(client) for client in present})
@@ -182,7 +223,7 @@ class Evaluation:
 
     def _score_clients(
         self, coordinator: Coordinator, notebooks: Mapping[ClientId, Notebook], cycles: Mapping[ClientId, int]
-    ) -> tuple[Cell | Promise[float], ...]:
+    ) -> tuple[Cell | Promise[Cell], ...]:
         """The mean over clients of their score on their own test data, and the mean weighted by its size."""
         scores, sizes = [], []
         for client, cycle in cycles.items():
@@ -211,6 +252,7 @@ class Evaluation:
                 client, score = str(values[2]), float(values[7] or 0)
                 self._total += score - self._newest.get(client, 0.0)
                 self._newest[client] = score
+                self._settle(client, values[0])
 
     def accuracy(self) -> float | None:
         """The mean score of what clients drew back last."""
@@ -241,8 +283,29 @@ class Evaluation:
             "kl": _mean([row[8] for row in last]),
             "kl_uniform": _mean([row[9] for row in estimated or last]),  # guessing, where the other was estimated
             "discrepancy": _mean(apart),
+            **self._summary_of_refreshes(last),
             **self._summary_of_clients(target),
         }
+
+    def _summary_of_refreshes(self, last: list[Row]) -> dict[str, Any]:
+        """What clients use at the end, which candidates won, and how often the pool says that training was better."""
+        found: dict[str, Any] = {}
+        if self.judges:
+            at = self.uploads.columns.index("accepted")
+            winners = Counter(str(row[at + 1]) for row in self.uploads)
+            found["client_accepted"] = _mean([row[at] for row in last])
+            found["won"] = {name: winners[name] / winners.total() for name in CANDIDATES if winners[name]}
+        if self.pool_every:
+            at = self.uploads.columns.index("pool_before")
+            pairs = [(row[at], row[at + 1], row[at + 2]) for row in self.uploads if row[at] is not None]
+            found["worse_drawn"] = self._share_worse([(before, after) for before, after, _ in pairs])
+            if self.judges:
+                found["worse_accepted"] = self._share_worse([(before, used) for before, _, used in pairs])
+        return found
+
+    def _share_worse(self, pairs: list[tuple[Cell, Cell]]) -> float | None:
+        errors = self.place.world.classes <= 1
+        return _mean([is_worse(float(a or 0), float(b or 0), errors=errors) for a, b in pairs])
 
     def _summary_of_clients(self, target: float | None) -> dict[str, Any]:
         """Clusters against true groups at the end; how clients do, and when they did as well."""
@@ -269,20 +332,86 @@ class Evaluation:
         client = entry.client
         ensemble = self._predicting(task, notebook)
         found = coordinator.state.members[client].mixture if coordinator.algorithm.stands_for else None
+        found = None if found is None or set(found) - set(self.names) else found  # clusters of no name in the world
         if found is not None:
             self.estimated[client] = found
         even = {k: 1 / len(self.names) for k in self.names}
         version = coordinator.state.version
         before = (entry.upload, entry.time, client, entry.cycle, version, entry.staleness, entry.before)
         known = None if found is None else divergence(entry.mixture, found)
-        score = self.scorer(Score(ensemble, client=client, cycle=entry.cycle))
+        score, *more = self._scores(entry, ensemble)
         after = (score, known, divergence(entry.mixture, even), discrepancy(coordinator.state, client, entry.trained))
-        self._rows.append(UnfinishedRow(self.uploads, (*before, *after)))
+        self._rows.append(UnfinishedRow(self.uploads, (*before, *after, *more)))
         if self.export:
             shares = coordinator.state.members[client].mixture or {}
             for k in dict.fromkeys([*entry.mixture, *shares]):
                 cells = (entry.upload, entry.time, client, k, entry.mixture.get(k), shares.get(k))
                 self._rows.append(UnfinishedRow(self.export.shares, cells))
+
+    # what clients use
+
+    @property
+    def judges(self) -> bool:
+        """Do clients judge what they use?"""
+        return self.place.hold_back is not None
+
+    @property
+    def wants_models(self) -> bool:
+        """Is what a client trained wanted once more when its upload is answered?"""
+        return self.judges or bool(self.pool_every)
+
+    def _scores(self, entry: UnscoredUpload, drawn: Ensemble) -> list[Cell | Promise[Cell]]:
+        """The score of what a client drew, then what the further columns of its row hold."""
+        pooled = self.pool_every and entry.upload % self.pool_every == 0
+        figures = self._figures()
+        if not self.judges and not pooled:
+            return [self.scorer(Score(drawn, client=entry.client, cycle=entry.cycle)), *[None] * len(figures)]
+        previous, pool = self._used_by(entry.client), entry.mixture if pooled else {}
+        refresh = Judging(entry.client, entry.cycle, drawn, entry.voices.ensemble, previous, pool)
+        judged = self.judge(refresh)
+        if self.judges:
+            self._underway[entry.client] = Underway(entry.upload, refresh, judged)
+        return [Figure(judged, _after), *(Figure(judged, figure) for figure in figures)]
+
+    def _figures(self) -> list[Callable[[Judged], Cell]]:
+        """How the further columns follow from a judged refresh."""
+        accepted: list[Callable[[Judged], Cell]] = [_accepted, _won] if self.judges else []
+        return accepted + [partial(_on_pool, place) for place in range(len(POOL)) if self.pool_every]
+
+    def _used_by(self, client: ClientId) -> Ensemble:
+        """What a client used until now; nothing before its first refresh."""
+        if client in self._underway:
+            self._settle(client, self._underway[client].upload)
+        return self.used[client].ensemble if client in self.used else ()
+
+    def _settle(self, client: ClientId, upload: Cell) -> None:
+        """Keep what a client uses since this upload; its other models go."""
+        underway = self._underway.get(client)
+        if underway is not None and underway.upload == upload:
+            self.used[client] = Voices.of(underway.used)
+            del self._underway[client]
+
+
+def columns_of_uploads(judges: bool, pooled: bool) -> tuple[str, ...]:
+    """The columns of the table of uploads, where clients judge what they use, and models are scored on the pool."""
+    return UPLOADS + (ACCEPTED if judges else ()) + (POOL if pooled else ())
+
+
+def _after(judged: Judged) -> Cell:
+    return judged.after
+
+
+def _accepted(judged: Judged) -> Cell:
+    return judged.accepted
+
+
+def _won(judged: Judged) -> Cell:
+    return judged.won
+
+
+def _on_pool(place: int, judged: Judged) -> Cell:
+    """The score in this place of the pool's; None where there is none."""
+    return judged.pool[place] if place < len(judged.pool) else None
 
 
 def discrepancy(state: State, client: ClientId, trained: Params | None) -> float | None:

@@ -15,7 +15,19 @@ import numpy as np
 from artesian.errors import SettingError, WorkerLost
 from artesian.execution.pool import EXECUTORS, WorkerPool, open_pool, unknown_executor
 from artesian.params import Params
-from artesian.simulator.jobs import Answer, Done, Job, Key, Place, Score, Work, inline_setup, worker_setup
+from artesian.simulator.jobs import (
+    Answer,
+    Done,
+    Job,
+    Judged,
+    Judging,
+    Key,
+    Place,
+    Score,
+    Work,
+    inline_setup,
+    worker_setup,
+)
 from artesian.simulator.profiling import Parcel, Stopwatch
 from artesian.simulator.spill import Spill
 from artesian.storage.nested import swapped
@@ -63,6 +75,9 @@ class Executor:
 
     def score(self, score: Score) -> Promise[float]:
         return self._send(score)
+
+    def judge(self, refresh: Judging) -> Promise[Judged]:
+        return self._send(refresh)
 
     def close(self) -> None:
         self.pool.close()

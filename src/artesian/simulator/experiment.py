@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
-from artesian.core import Algorithm, Forecast, Model, Plan, Recipe, described
+from artesian.core import Algorithm, Forecast, Model, Plan, Recipe
+from artesian.engine.coordinator import check_proxies
 from artesian.errors import SettingError, check
+from artesian.recipes.accepting import SHARE, Accept
 from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start, check_size
@@ -47,6 +49,9 @@ class Experiment:
     proxy_sample: int | None = None  # samples of every proxy set that an upload is measured on; None: all
     recipes: tuple[Recipe | str, ...] = ()  # clients' own, besides those that are built in: values, or module:name
     tune: int = 0  # epochs for which clients train what they drew on their own data before they use it
+    accept: Accept = "always"  # what clients use: always what they drew, or the "better" of that and what they trained
+    hold_back: float = SHARE  # of their data, by which clients judge what is better; they train on the rest
+    pool_every: int = 0  # uploads from one that is scored on the whole evaluation pool to the next; 0: none is
 
     def __post_init__(self) -> None:
         rules = {
@@ -54,11 +59,16 @@ class Experiment:
             "evaluate_every_rounds is at least 1": self.evaluate_every_rounds is None
             or self.evaluate_every_rounds >= 1,
             "tune is at least 0": self.tune >= 0,
+            "accept is always or better": self.accept in ("always", "better"),
+            "hold_back is above 0 and at most 0.5": 0 < self.hold_back <= 0.5,
+            "pool_every is at least 0": self.pool_every >= 0,
             "export is true or false": isinstance(self.export, bool),
             "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
         check(self, rules)
+        judges = self.accept == "better" or self.hold_back == SHARE
+        check(self, {"hold_back has an effect only with accept = better": judges})
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
         remembers = plan.optimizer == "adam" or plan.momentum > 0
         rules = {
@@ -116,14 +126,17 @@ class Experiment:
             raise SettingError(f"A round needs {wanted} clients, but there are {clients}", "Lower clients_per_round")
 
     def check_run(self, seed: int) -> None:
-        """Refuse a run that would never fold, cannot train, or whose proxy sets are smaller than `proxy_sample`."""
+        """Refuse a run that would never fold, cannot train, or lacks proxy sets that its settings need."""
         self.algorithm.check_plan(self.training)
         batch, flushed = self.algorithm.pace().batch, self.algorithm.flush_on_stop
         if self.rounds is None and batch > self.uploads and not flushed:
             problem = f"A fold needs {batch} uploads, but the run has {self.uploads} in all"
             raise SettingError(problem, "Raise uploads, or lower buffer_size")
-        if self.proxy_sample is not None:
-            check_size(self.world.proxies(seed), self.proxy_sample)
+        proxies = self.world.proxies(seed)
+        check_size(proxies, self.proxy_sample)
+        self.start.check_data(proxies)
+        if not proxies:
+            check_proxies(self.algorithm, ("k0",), {})
 
     def describe(self) -> dict[str, Any]:
         """Every setting, as JSON values."""
@@ -137,7 +150,7 @@ class Experiment:
 
     def _describe(self) -> dict[str, Any]:
         parts = {
-            "algorithm": described(self.algorithm, self.algorithm.name),
+            "algorithm": self.algorithm.describe(),
             "world": self.world.describe(),
             "model": self.model.describe(),
         }
@@ -158,7 +171,9 @@ class Experiment:
         """Left out where they are not set: so the digest of settings from before there were these is still the same."""
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
         found = {"recipes": names, "tune": self.tune, "evaluate_every_rounds": self.evaluate_every_rounds}
-        found |= {"export": self.export}
+        found |= {"export": self.export, "pool_every": self.pool_every}
+        if self.accept == "better":
+            found |= {"accept": self.accept, "hold_back": self.hold_back}
         return {name: value for name, value in found.items() if value}
 
     def opening(self, seed: int) -> list[str]:
@@ -166,8 +181,11 @@ class Experiment:
         sizes = [len(samples) for samples in self.world.proxies(seed).values()]
         name, clients, world = self.algorithm.name, len(self.world.names), self.world.describe()["name"]
         lines = [f"{self.name}: {name}, {clients} clients of the world {world}, {self.length}", self.start.words(sizes)]
-        if len(sizes) == 1 and self.algorithm.stands_for:
-            lines.append(f"{name} has one cluster here: a single model for all clients, and no mixture to estimate")
+        if len(sizes) <= 1 and self.algorithm.stands_for:
+            found = (
+                "until it finds kinds of clients" if self.algorithm.finds_clusters(1) else "and no mixture to estimate"
+            )
+            lines.append(f"{name} begins with one cluster here: a single model for all clients, {found}")
         return lines
 
     def defaults(self) -> dict[str, Any]:

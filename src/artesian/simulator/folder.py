@@ -65,13 +65,9 @@ class RunFolder:
         Seed and settings must be the same. A setting that is newer than the folder must have its default. Version, code
         and data may have changed since: that is a warning.
         """
-        recorded, here = recorded_in(path), json.loads(json.dumps(config))
+        recorded, here = read_json(path / "config.json"), json.loads(json.dumps(config))
         check_format(recorded.get("format", 0))
-        for key, known in (("seed", None), ("experiment", json.loads(json.dumps(defaults or {})))):
-            if difference := _difference(key, recorded.get(key), here[key], known):
-                where, then, now = difference
-                problem = f"The run in {path} was begun with {where} = {then}, and now it is {now}"
-                raise ResumeMismatch(problem, "Give the same settings, or another --out")
+        check_same(path, changed_setting(recorded, here, defaults))
         for change in differences(recorded, here):
             warnings.warn(ChangedSince(f"{change}. It may end differently than an uninterrupted run"), stacklevel=2)
         return cls(path)
@@ -168,12 +164,26 @@ def configuration(
     }
 
 
-def recorded_in(path: Path) -> dict[str, Any]:
-    """The configuration that a run was begun with; what is newer than the run is as it was then."""
-    recorded = read_json(path / "config.json")
-    if before := settings_before(recorded.get("experiment", {})):
-        recorded["experiment"]["world"] |= before
-    return recorded
+def check_same(path: Path, change: str | None) -> None:
+    """Refuse to go on with a run that was begun with another seed or other settings."""
+    if change:
+        problem = f"The run in {path} was begun with {change}"
+        raise ResumeMismatch(problem, "Give the same settings, or another --out")
+
+
+def changed_setting(
+    recorded: Mapping[str, Any], here: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> str | None:
+    """The first of seed and settings that differs from a recorded configuration: `seed = 0, and now it is 1`.
+
+    A setting that is newer than the record counts as what it was before there was a choice: mostly its default.
+    """
+    known = {"experiment": json.loads(json.dumps(defaults or {}))}
+    then = _with_settings_before(recorded)
+    for key in ("seed", "experiment"):
+        if difference := _difference(key, then.get(key), here[key], known.get(key)):
+            return "{} = {}, and now it is {}".format(*difference)
+    return None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -192,6 +202,14 @@ def read_json(path: Path) -> dict[str, Any]:
 def _is_fresh(path: Path) -> bool:
     """Empty, or what is left of a run that was killed while it wrote its configuration."""
     return path.is_dir() and {item.name for item in path.iterdir()} <= {"config.json.tmp", "lock"}
+
+
+def _with_settings_before(recorded: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recorded configuration, with the newer settings of its world that were not their default then."""
+    settings = recorded.get("experiment", {})
+    if before := settings_before(settings):
+        return {**recorded, "experiment": {**settings, "world": {**settings["world"], **before}}}
+    return recorded
 
 
 def _difference(key: str, then: Any, now: Any, defaults: Any) -> tuple[str, Any, Any] | None:

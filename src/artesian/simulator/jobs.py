@@ -1,4 +1,4 @@
-"""The simulator's jobs: a training, or the score of a model. Both are pure functions, so any worker may do them."""
+"""The simulator's jobs: trainings, scores of models, refreshes to judge. Pure functions, so any worker may do them."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, ta
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
 from artesian.recipes import recipe
+from artesian.recipes.accepting import Candidate, Split, candidates, choose, divided, undivided
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.simulator.pretraining import measuring_learners
@@ -78,7 +79,30 @@ class Score:
     again: bool = False  # whether other models will be scored on the same data
 
 
-Work = Job | Score
+@dataclass(frozen=True)
+class Judging:
+    """What a client trained and drew, to be scored, and judged as the client itself does."""
+
+    client: ClientId
+    cycle: int
+    drawn: Ensemble
+    trained: Ensemble
+    previous: Ensemble = ()  # what it used before
+    pool: Mixture = field(default_factory=dict)  # its true mixture, where models are scored on the whole pool, too
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The scores of a refresh on the client's test data and on the pool, and what the client uses from now on."""
+
+    after: float  # of what was drawn, tuned where clients do that
+    accepted: float | None = None  # of what the client uses; None: that was not judged
+    won: Candidate | None = None
+    made: Ensemble = ()  # what won, where it is not among the models that came
+    pool: tuple[float, ...] = ()  # of what was trained, drawn, and used
+
+
+Work = Job | Score | Judging
 
 
 @dataclass(frozen=True)
@@ -124,6 +148,7 @@ class Place:
     made_tests: Sets | None = None
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # those that are not built in
     tune: Plan | None = None  # how clients train what they drew before they use it; None: not at all
+    hold_back: float | None = None  # the share of their data by which clients judge what they use; None: they do not
 
     @cached_property
     def proxies(self) -> dict[ClusterId, Learner]:
@@ -142,7 +167,8 @@ class Place:
 
     @cached_property
     def _proxies(self) -> Sets:
-        return self.made_proxies or laid_out(self.world.proxies(self.seed), own=True)
+        made = self.made_proxies  # perhaps none: some servers have no data
+        return laid_out(self.world.proxies(self.seed), own=True) if made is None else made
 
     @cached_property
     def _tests(self) -> Sets:
@@ -162,7 +188,7 @@ class Place:
         spent = spent or Stopwatch()
         with spent.part("training"):
             visit = self.world.visit(self.seed, job.client, job.cycle)
-            learner = self.model.learner(visit.train.x, visit.train.y)
+            learner = self._split(job.client, visit.train).train
             known = recipe(job.task.recipe, self.recipes)
             fit = follow(known, self.model.layout, job.client, job.task, learner, job.notebook)
         if not fit.trained:
@@ -170,7 +196,7 @@ class Place:
         with spent.part("evaluating"):
             before = self.model.learner(visit.test.x, visit.test.y).score(fit.trained)
         with spent.part("measuring"):
-            evidence = self._measured(fit.upload, job.receipt)
+            evidence = self._measured(fit.upload, job.receipt, visit.mixture)
         return Done(fit, before, visit.mixture, evidence)
 
     def score(self, score: Score, spent: Stopwatch) -> float:
@@ -181,12 +207,53 @@ class Place:
             if score.again and not self.tune:
                 return self._kept_tests.of(score.client, score.cycle, self._test).score(score.ensemble)
             visit = self.world.visit(self.seed, score.client, score.cycle)
-            ensemble = self._tuned(score, visit.train) if self.tune else score.ensemble
-            return self.model.learner(visit.test.x, visit.test.y).score(ensemble)
+            tuned_here = self._tuned(score.ensemble, score.client, score.cycle, visit.train)
+            return self.model.learner(visit.test.x, visit.test.y).score(tuned_here or score.ensemble)
 
-    def do(self, work: Work, spent: Stopwatch) -> Done | float:
+    def judge(self, judging: Judging, spent: Stopwatch) -> Judged:
+        """Score what a client trained and drew; where clients hold data back, choose what it uses, and score that."""
+        with spent.part("evaluating"):
+            client, cycle, drawn = judging.client, judging.cycle, judging.drawn
+            visit = self.world.visit(self.seed, client, cycle)
+            test = self.model.learner(visit.test.x, visit.test.y)
+            tuned_here = self._tuned(drawn, client, cycle, visit.train)
+            shown = tuned_here or drawn
+            after = test.score(shown)
+            if self.hold_back is None:
+                return Judged(after, pool=self._pool(judging, test, shown))
+            among = candidates(self.model.layout, drawn, judging.trained, judging.previous, tuned_here)
+            won = choose(among, self._split(client, visit.train)).won
+            used = among[won]
+            accepted = after if used is shown else test.score(used)
+            made = used if won in ("tuned", "midpoint") else ()
+            return Judged(after, accepted, won, made, self._pool(judging, test, shown, used))
+
+    def _pool(self, judging: Judging, test: Learner, *after: Ensemble) -> tuple[float, ...]:
+        """Scores on the whole pool: on the test data of every cluster, by the client's true share of it.
+
+        Where every client has a distribution of its own, the pool is its own test data.
+        """
+        if not judging.pool:
+            return ()
+        shared = [(share, self.tests[k]) for k, share in judging.pool.items() if share]
+        pool = [(1.0, test)] if self.world.personal else shared
+        everything = (judging.trained, *after)
+        return tuple(float(sum(share * part.score(models) for share, part in pool)) for models in everything)
+
+    def trains_on(self, client: ClientId, train: Samples) -> int:
+        """How many of its samples a client trains on: all that it does not hold back."""
+        return len(train) if self.hold_back is None else self._split(client, train).train.samples
+
+    def do(self, work: Work, spent: Stopwatch) -> Done | float | Judged:
         """Whatever is asked for."""
-        return self.perform(work, spent) if isinstance(work, Job) else self.score(work, spent)
+        if isinstance(work, Job):
+            return self.perform(work, spent)
+        return self.score(work, spent) if isinstance(work, Score) else self.judge(work, spent)
+
+    def _split(self, client: ClientId, train: Samples) -> Split:
+        """A client's data in two, where it holds some back."""
+        learner = self.model.learner(train.x, train.y)
+        return undivided(learner, "") if self.hold_back is None else divided(learner, self.hold_back, client)
 
     @cached_property
     def _kept_tests(self) -> KeptTests:
@@ -197,17 +264,18 @@ class Place:
         test = self.world.visit(self.seed, client, cycle).test
         return self.model.learner(test.x, test.y), test.x.nbytes + test.y.nbytes
 
-    def _tuned(self, score: Score, train: Samples) -> Ensemble:
-        """What a client uses that tunes what it drew on its own data."""
-        assert self.tune is not None
-        seed = derive(self.seed, "tune", score.client, score.cycle)
-        return tuned(score.ensemble, self.model.learner(train.x, train.y), seed=seed, plan=self.tune)
+    def _tuned(self, drawn: Ensemble, client: ClientId, cycle: int, train: Samples) -> Ensemble:
+        """What a client makes of what it drew, by training it on its own data; nothing where clients do not."""
+        if self.tune is None:
+            return ()
+        learner, seed = self._split(client, train).train, derive(self.seed, "tune", client, cycle)
+        return tuned(drawn, learner, seed=seed, plan=self.tune)
 
-    def _measured(self, upload: Upload, receipt: Receipt | None) -> Evidence | None:
+    def _measured(self, upload: Upload, receipt: Receipt | None, truth: Mixture) -> Evidence | None:
         if self.algorithm is None or receipt is None:
             return None
         try:
-            return self.algorithm.measure(upload, MeasureContext(receipt, self.proxies))
+            return self.algorithm.measure(upload, MeasureContext(receipt, self.proxies, truth))
         except Exception:  # an unsound upload, perhaps: whoever admits it measures again, and says what is wrong
             return None
 
@@ -228,7 +296,7 @@ def _settle_in(place: Place, data: Made) -> Perform:
     return partial(_do, place)
 
 
-def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Done | float]]:
+def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Done | float | Judged]]:
     spent = Stopwatch()
     found = place.do(parcel.content, spent)
     seconds = spent.seconds

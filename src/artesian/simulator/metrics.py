@@ -9,6 +9,7 @@ import numpy as np
 
 WINDOW = 20  # evaluations of a moving mean
 GAIN = 0.001  # what counts as an improvement: 0.1 point of accuracy
+HARM = 0.01  # what counts as worse: 1 point of accuracy, or 1% of an error
 
 
 def purity(found: Sequence[Hashable], true: Sequence[Hashable]) -> float:
@@ -62,6 +63,11 @@ def converged_at(
         if mean > best + gain:
             last, best = time, mean
     return last
+
+
+def is_worse(before: float, after: float, *, errors: bool) -> bool:
+    """Is `after` more than HARM worse? Where scores are minus `errors`, relative to them. No number is worse, too."""
+    return not after >= (before * (1 + HARM) if errors else before - HARM)
 
 
 def _check_pairs(one: Sequence[object], two: Sequence[object]) -> None:

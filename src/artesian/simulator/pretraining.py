@@ -29,8 +29,12 @@ def measuring_learners(
 
 def check_size(samples: Mapping[ClusterId, Samples], size: int | None) -> None:
     """Refuse a sample that is larger than every proxy set: it would be no sample."""
-    largest = max(map(len, samples.values()), default=0)
-    if size is not None and size > largest:
+    if size is None:
+        return
+    if not samples:
+        raise SettingError(f"proxy_sample is {size}, but there are no proxy sets", "Leave it out")
+    largest = max(map(len, samples.values()))
+    if size > largest:
         problem = f"proxy_sample is {size}, but the largest proxy set has {largest} samples"
         raise SettingError(problem, "Lower it, or leave it out")
 
@@ -77,7 +81,7 @@ class Start:
         """One model per cluster, from one common initialisation; `report` shows lines of progress."""
         report = report or _ignore
         trunk = model.start(derive(seed, "initial"))
-        if self.kind == "shared" and self.trunk_epochs:
+        if self._shared_epochs:
             report(f"pre-training one model on all proxy sets: {self.trunk_epochs} epochs")
             plan = self._plan(self.trunk_epochs, self.trunk_rate or self.rate)
             trunk = everything.train(trunk, seed=derive(seed, "trunk"), plan=plan)
@@ -89,10 +93,22 @@ class Start:
             report(f"pre-training {len(proxies)} clusters: {len(trained)}/{len(proxies)}")
         return trained
 
+    @property
+    def _shared_epochs(self) -> int:
+        """Of the trunk, where there is one."""
+        return self.trunk_epochs if self.kind == "shared" else 0
+
+    def check_data(self, samples: Mapping[ClusterId, Samples]) -> None:
+        """Refuse to pre-train without proxy sets."""
+        if not samples and (self._shared_epochs or self.epochs):
+            raise SettingError(
+                "There are no proxy sets to pre-train on", "Set start.trunk_epochs and start.epochs to 0"
+            )
+
     def words(self, sizes: Sequence[int]) -> str:
         """What is pre-trained on which data, where the proxy sets have these sizes."""
         sets = f"the server's {len(sizes)} proxy sets" if len(sizes) > 1 else "the server's proxy set"
-        trunk = self.trunk_epochs if self.kind == "shared" else 0
+        trunk = self._shared_epochs
         together = f"one model on {sets} ({sum(sizes)} samples, {trunk} epochs)"
         each = f"a model for each cluster on its own proxy set ({self.epochs} epochs)"
         if trunk and self.epochs:
@@ -108,7 +124,10 @@ class Start:
         seed: int,
         report: Callable[[str], None] | None = None,
     ) -> list[Params]:
-        """The same, from the proxy sets themselves."""
+        """The same, from the proxy sets themselves; without any, one random model."""
+        self.check_data(samples)
+        if not samples:
+            return [model.start(derive(seed, "initial"))]
         x, y = (np.concatenate(part) for part in zip(*((s.x, s.y) for s in samples.values()), strict=True))
         return self.models(model, proxy_learners(model, samples), model.learner(x, y), seed, report)
 

@@ -8,18 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from artesian.core import Ensemble, Learner
-from artesian.params import Params
-
 T = TypeVar("T")
 PARTS = {
-    "starting": "reading data, pre-training the clusters",
+    "starting": "reading data, pre-training the clusters, the first study of an algorithm",
     "training": "drawing a client's data and following its task's recipe",
     "measuring": "measuring uploads on the proxy sets",
     "folding": "folding uploads, and making the tasks that answer them",
     "appraising": "the changed clusters on their own proxy sets",
+    "comparing": "the replies that a client might get, on the proxy sets",
+    "studying": "what an algorithm learns from the proxy sets, such as a calibration",
     "evaluating": "scores for the tables",
     "moving": "packing and unpacking what travels between processes",
     "waiting": "for a result, or for work; a worker's own start counts here",
@@ -62,29 +59,6 @@ class Stopwatch:
         """What each part took until now; together, the time since the start."""
         self.turn(self._part)
         return dict(self._seconds)
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A proxy set whose use counts as appraising."""
-
-    learner: Learner
-    spent: Stopwatch
-
-    @property
-    def samples(self) -> int:
-        return self.learner.samples
-
-    def losses(self, params: Params) -> np.ndarray:
-        with self.spent.part("appraising"):
-            return self.learner.losses(params)
-
-    def score(self, ensemble: Ensemble) -> float:
-        with self.spent.part("appraising"):
-            return self.learner.score(ensemble)
-
-    def train(self, params: Params, **options: Any) -> Params:
-        return self.learner.train(params, **options)
 
 
 class Mark:

@@ -15,16 +15,17 @@ from artesian.execution.threads import single_threaded
 from artesian.execution.worker import peak_mb
 from artesian.params import Params
 from artesian.recipes import by_name, registered
+from artesian.recipes.accepting import Voices
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals, restore, taken
 from artesian.simulator.clock import Clock, Moment
-from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS, Evaluation, UnscoredUpload
+from artesian.simulator.evaluation import CLIENTS, CLUSTERS, Evaluation, UnscoredUpload, columns_of_uploads
 from artesian.simulator.executor import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.export import DISTRIBUTIONS, SHARES, Export, is_moment
 from artesian.simulator.fleet import Habits
 from artesian.simulator.folder import RunFolder, configuration, read_json
 from artesian.simulator.jobs import Done, Job, Key, Place
-from artesian.simulator.profiling import PARTS, Stopwatch, Timed
+from artesian.simulator.profiling import PARTS, Stopwatch
 from artesian.simulator.provenance import provenance
 from artesian.simulator.result import Run
 from artesian.simulator.signals import Interruption
@@ -77,20 +78,25 @@ class Simulation:
             experiment.proxy_sample,
             recipes=by_name([*registered(), *experiment.recipes]),
             tune=replace(experiment.training, epochs=experiment.tune) if experiment.tune else None,
+            hold_back=experiment.hold_back if experiment.accept == "better" else None,
         )
         self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
+        spill = spill or self.means.spill(folder.path if folder else None)
+        self.used: Spilled[Voices] = Spilled(spill)
+        uploads = columns_of_uploads(experiment.accept == "better", bool(experiment.pool_every))
         self.evaluation = Evaluation(
             self.place,
-            self._table("metrics", UPLOADS, lengths),
+            self._table("metrics", uploads, lengths),
             self._table("clusters", CLUSTERS, lengths),
             self._table("clients", CLIENTS, lengths),
             experiment.evaluate,
             self._export(lengths) if experiment.export else None,
+            experiment.pool_every,
+            self.used,
         )
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
-        spill = spill or self.means.spill(folder.path if folder else None)
         self.open_tasks: Spilled[Task] = Spilled(spill)
         self.notebooks: Spilled[Notebook] = Spilled(spill)
         self.flights: Spilled[Flight] = Spilled(spill)
@@ -115,9 +121,11 @@ class Simulation:
         """Go on until the planned number of uploads; an interrupted run takes a snapshot first."""
         began = time.perf_counter() - self.totals.wall_seconds
         self.spent.turn("other")
+        if self._timed:
+            self.coordinator.watch = self.spent.part
         place = self.place if self._measures else self.place.unmeasured()
         self.executor: Executor = self.means.executor_for(place, self.spent, self.theirs)
-        self.evaluation.scorer = self.executor.score
+        self.evaluation.scorer, self.evaluation.judge = self.executor.score, self.executor.judge
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
                 while self._done() < self._planned:
@@ -181,7 +189,8 @@ class Simulation:
 
     def _join(self, client: ClientId, changed: bool = False) -> None:
         visit = self.world.visit(self.seed, client, self._cycle(client))
-        self._settle(lambda: self.transport.join(client, len(visit.train), changed))
+        samples = self.place.trains_on(client, visit.train)
+        self._settle(lambda: self.transport.join(client, samples, changed))
 
     def _tell_changes(self, turn: int) -> None:
         """Whoever waits and has other data since that turn says so, where the algorithm cares."""
@@ -247,7 +256,8 @@ class Simulation:
             return replies
         self.totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
         told = (self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
-        self.evaluation.note(UnscoredUpload(*told, trained=self.evaluation.blend(done.fit.trained)))
+        voices = Voices.of(done.fit.trained) if self.evaluation.wants_models else Voices()
+        self.evaluation.note(UnscoredUpload(*told, self.evaluation.blend(done.fit.trained), voices))
         return replies
 
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:
@@ -343,9 +353,7 @@ class Simulation:
 
     def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
         experiment, model = self.experiment, self.place.model
-        proxies = self.place.proxies
-        timed = {k: Timed(proxy, self.spent) for k, proxy in proxies.items()} if self._timed else proxies
-        options: dict[str, Any] = {"proxies": timed, "plan": experiment.training, "record": self._record}
+        options: dict[str, Any] = {"proxies": self.place.proxies, "plan": experiment.training, "record": self._record}
         options["open_tasks"] = self.open_tasks
         if checkpoint:
             self.open_tasks.update(checkpoint.coordinator.open_tasks)

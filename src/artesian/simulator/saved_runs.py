@@ -15,7 +15,7 @@ from safetensors.numpy import load
 from artesian.core import ClientId, ClusterId, Mixture
 from artesian.errors import NoRun, StorageError
 from artesian.params import Layout, Params
-from artesian.simulator.evaluation import CLIENTS, CLUSTERS, UPLOADS
+from artesian.simulator.evaluation import CLIENTS, CLUSTERS, columns_of_uploads
 from artesian.simulator.export import DISTRIBUTIONS, SHARES, read_all_matrices
 from artesian.simulator.folder import read_json
 from artesian.simulator.result import Run
@@ -24,7 +24,6 @@ from artesian.storage.blobs import Blobs
 from artesian.storage.codec import check_format
 from artesian.storage.files import storage
 
-TABLES = {"metrics": UPLOADS, "clusters": CLUSTERS, "clients": CLIENTS}
 EXPORTED = {"distributions": DISTRIBUTIONS, "shares": SHARES}  # on request
 Mixtures = Mapping[ClientId, tuple[Mixture, Mixture | None]]
 
@@ -55,13 +54,22 @@ def open_run(folder: str | Path, *, unfinished: bool = False) -> Run:
     path = Path(folder)
     config = _config(path)
     if (path / "summary.json").exists():
-        return _finished(path)
+        return _finished(path, config)
     if not unfinished:
         raise NoRun(
             f"The run in {path} has not finished",
             "Finish it with resume=True (--resume), or open what is there with open_run(folder, unfinished=True)",
         )
     return _unfinished(path, config)
+
+
+def progress_in(folder: Path) -> tuple[int, int]:
+    """Uploads and rounds of a run as of its newest snapshot; none where it has no snapshot yet."""
+    checkpoint = _newest(folder)
+    if checkpoint is None:
+        return 0, 0
+    with _sound(folder / "snapshots"):
+        return checkpoint["totals"]["uploads"], checkpoint["coordinator"]["state"]["rounds"]
 
 
 def _config(path: Path) -> Mapping[str, Any]:
@@ -77,11 +85,11 @@ def _config(path: Path) -> Mapping[str, Any]:
     return config
 
 
-def _finished(path: Path) -> Run:
+def _finished(path: Path, config: Mapping[str, Any]) -> Run:
     models, layout = _final_models(path / "final"), _layout(path)
     return Run(
         summary=read_json(path / "summary.json"),
-        **_tables(path, {}),
+        **_tables(path, config, {}),
         models=models,
         params={k: layout.pack(arrays) for k, arrays in models.items()} if layout else {},
         mixtures=_final_mixtures(path / "mixtures.json"),
@@ -94,7 +102,7 @@ def _unfinished(path: Path, config: Mapping[str, Any]) -> Run:
     saved = _saved(path)
     return Run(
         summary=_short_summary(config, saved),
-        **_tables(path, saved.lengths),
+        **_tables(path, config, saved.lengths),
         models={k: saved.layout.unpack(vector) for k, vector in saved.params.items()},
         params=saved.params,
         mixtures=saved.mixtures,
@@ -104,10 +112,12 @@ def _unfinished(path: Path, config: Mapping[str, Any]) -> Run:
     )
 
 
-def _tables(path: Path, lengths: Mapping[str, int]) -> dict[str, Any]:
+def _tables(path: Path, config: Mapping[str, Any], lengths: Mapping[str, int]) -> dict[str, Any]:
     """The tables of a run by name, each up to its length in bytes, or to its end."""
+    settings = config.get("experiment", {})
+    metrics = columns_of_uploads(settings.get("accept") == "better", bool(settings.get("pool_every")))
     exported = {name: columns for name, columns in EXPORTED.items() if (path / f"{name}.csv").exists()}
-    wanted = TABLES | exported
+    wanted = {"metrics": metrics, "clusters": CLUSTERS, "clients": CLIENTS} | exported
     return {name: read_table(path / f"{name}.csv", columns, lengths.get(name)) for name, columns in wanted.items()}
 
 

@@ -106,6 +106,10 @@ class Shifted(World):
         return kind == "none" or (kind == "own" and self.world.held)
 
     @property
+    def personal(self) -> bool:
+        return self.world.personal
+
+    @property
     def names(self) -> Sequence[ClientId]:
         return self.world.names
 

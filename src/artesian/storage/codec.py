@@ -14,7 +14,8 @@ import struct
 import sys
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -73,6 +74,13 @@ def plain_fields(value: Any) -> dict[str, Tree]:
     return {name: tree for name, tree in found.items() if _is_plain(tree)}
 
 
+def with_defaults(value: Any, trees: Mapping[str, Tree]) -> dict[str, Tree]:
+    """Recorded fields of a dataclass; plain ones that are newer than the record had their default then."""
+    newer = {f.name: f.default for f in fields(value) if f.init and f.name not in trees and f.default is not MISSING}
+    now = plain_fields(value)
+    return {name: to_tree(default) for name, default in newer.items() if name in now} | dict(trees)
+
+
 def with_fields(value: T, trees: Mapping[str, Tree]) -> T:
     """A dataclass with some of its fields replaced by what these trees stand for."""
     kind: Any = type(value)
@@ -99,7 +107,7 @@ def _build(kind: Any, tree: Tree, path: str) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         options = [a for a in args if a is not type(None)]
-        return None if tree is None and len(options) < len(args) else _build(options[0], tree, path)
+        return None if tree is None and len(options) < len(args) else _build_one_of(options, tree, path)
     if origin is Literal:
         return _expect(isinstance(tree, str) and tree in args, tree, path, f"one of {', '.join(map(str, args))}")
     if origin is not None and issubclass(origin, Mapping):
@@ -114,6 +122,14 @@ def _build(kind: Any, tree: Tree, path: str) -> Any:
         return _build_float(tree, path)
     sound = type(tree) is kind or (kind is np.ndarray and isinstance(tree, Elsewhere))
     return _expect(sound, tree, path, f"a value of type {kind.__name__}")
+
+
+def _build_one_of(kinds: Sequence[Any], tree: Tree, path: str) -> Any:
+    """The value of the first of these types that the tree fits."""
+    for kind in kinds[:-1]:
+        with suppress(BadFormat):
+            return _build(kind, tree, path)
+    return _build(kinds[-1], tree, path)
 
 
 def _build_float(tree: Tree, path: str) -> float:

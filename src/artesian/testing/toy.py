@@ -54,6 +54,18 @@ class ToyLearner:
         """All samples have the label 0."""
         return (self.samples,)
 
+    def part(self, rows: np.ndarray) -> ToyLearner:
+        """The same with these samples alone."""
+        return ToyLearner(self.layout, self.x[rows])
+
+    def joined(self, others: Sequence[ToyLearner]) -> ToyLearner:
+        """The same with the samples of these after its own."""
+        return ToyLearner(self.layout, np.concatenate([self.x, *(other.x for other in others)]))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """All samples have the label 0."""
+        return self.x, np.zeros(self.samples, np.int64)
+
     def losses(self, params: Params) -> np.ndarray:
         return np.square(self.x - params[:WIDTH]).sum(axis=1)
 

@@ -29,11 +29,11 @@ class Deal:
     train: Mapping[ClientId, Rows]
     test: Mapping[ClientId, Rows]
     group: Mapping[ClientId, int]
-    proxy_rows: Sequence[Rows]
+    proxy_rows: Sequence[Rows]  # none where the server has no data
     test_rows: Sequence[Rows]
 
     def visit(self, client: ClientId) -> Visit:
-        mixture = hard(self.group[client], len(self.proxy_rows))
+        mixture = hard(self.group[client], len(self.test_rows))
         return Visit(self._samples(self.train[client]), self._samples(self.test[client]), mixture)
 
     def proxies(self) -> dict[ClusterId, Samples]:

@@ -25,15 +25,17 @@ class Natural(World):
     """Every user of a data set is a client; the largest first. The true group is the file's, or one for all.
 
     Of every client's samples `proxy_share` goes to the server's proxy set, `test_share` of the rest is for tests.
-    A group is tested on the test samples of all its clients. Nothing changes with the cycle.
+    With a share of 0 the server has no data at all. A group is tested on the test samples of all its clients. Nothing
+    changes with the cycle.
     """
 
     name: ClassVar[str] = "natural"
     held: ClassVar[bool] = True
+    personal: ClassVar[bool] = True  # people differ, also within a group
     data: str = "har"  # human activities below ARTESIAN_DATA, or an .npz file with x, y and user
     clients: int | None = None  # the largest so many; None: all
     test_share: float = 0.25
-    proxy_share: float = 0.05  # of every client's samples, the server's
+    proxy_share: float = 0.05  # of every client's samples, the server's; 0: it has no proxy sets
     samples_min: int = 4  # users with fewer are left out
     samples_per_client: int | None = None
 
@@ -42,9 +44,10 @@ class Natural(World):
             self,
             {
                 "clients is at least 1": self.clients is None or self.clients >= 1,
-                "proxy_share is above 0 and at most 0.5": 0 < self.proxy_share <= 0.5,
+                "proxy_share is from 0 to 0.5": 0 <= self.proxy_share <= 0.5,
                 **held_rules(self.test_share, self.samples_min, self.samples_per_client),
-                "samples_min is at least 3, for proxy, training and tests": self.samples_min >= 3,
+                "samples_min is at least 3, for proxy, training and tests": self.samples_min >= 3
+                or not self.proxy_share,
             },
         )
 
@@ -107,12 +110,13 @@ def _deal(world: Natural, seed: int) -> Deal:
     tests: list[list[Rows]] = [[] for _ in range(count)]
     for user, rows in users.items():
         shuffled = generator(seed, "natural", user).permutation(rows)[: world.samples_per_client]
-        kept = max(1, int(len(shuffled) * world.proxy_share))
+        kept = max(1, int(len(shuffled) * world.proxy_share)) if world.proxy_share else 0
         train[user], test[user] = train_and_test(seed, user, shuffled[kept:], world.test_share)
         proxies[groups[user]].append(shuffled[:kept])
         tests[groups[user]].append(test[user])
     x = flattened(found.x) if found.x.ndim < 4 else _flat_colours(world.data)
-    return Deal(x, found.y, train, test, groups, *([np.concatenate(p) for p in parts] for parts in (proxies, tests)))
+    kept_rows = [np.concatenate(rows) for rows in proxies] if world.proxy_share else []
+    return Deal(x, found.y, train, test, groups, kept_rows, [np.concatenate(rows) for rows in tests])
 
 
 @once(2)

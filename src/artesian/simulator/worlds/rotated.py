@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from artesian.core import generator
-from artesian.data.datasets import classes_of, images
+from artesian.data.datasets import images
 from artesian.data.image_arrays import flattened, rotate
 from artesian.errors import SettingError, check
 from artesian.execution.shared_memory import laid_out, once
 from artesian.simulator.worlds.dealing import flat_images
-from artesian.simulator.worlds.mixing import (
-    Clusters,
-    ClusterSamples,
-    MixedWorld,
-    Partition,
-    Redraw,
-    fixed_shares,
-    floor_counts,
-    main_shares,
-    nearest_counts,
-    partition_rule,
-)
+from artesian.simulator.worlds.mixing import Partition, Redraw, fixed_shares, floor_counts, partition_rule
 from artesian.simulator.worlds.standardising import Standardise
-from artesian.simulator.worlds.visit import check_room
+from artesian.simulator.worlds.versions import Version, VersionedWorld
 
 
 @dataclass(frozen=True)
-class Rotated(MixedWorld):
+class Rotated(VersionedWorld):
     """Rotated images with CDFL's clients: cluster i holds all images turned by i * 360/K degrees.
 
     Images are split once into three disjoint parts: proxy (the server's), evaluation, and training. Of a set with a
@@ -57,15 +45,7 @@ class Rotated(MixedWorld):
     standardise: Standardise = "none"  # or "pixel", "channel": mean 0 and spread 1, by the training images
 
     def __post_init__(self) -> None:
-        check(
-            self,
-            {
-                "clusters and clients are at least 1": self.clusters >= 1 and self.clients >= 1,
-                "there are no more clusters than clients": self.clusters <= self.clients,
-                **self.rules(),
-                **partition_rule(self.partition, self.clusters),
-            },
-        )
+        check(self, {**self.version_rules(), **partition_rule(self.partition, self.clusters)})
 
     @property
     def held(self) -> bool:
@@ -73,24 +53,12 @@ class Rotated(MixedWorld):
 
     def counts(self, rng: np.random.Generator, place: int, samples: int) -> np.ndarray:
         if self.partition == "main":
-            least, most = self.main_share_min, self.main_share_max
-            return nearest_counts(main_shares(rng, place % self.clusters, self.clusters, least, most), samples)
+            return super().counts(rng, place, samples)
         return floor_counts(fixed_shares(self.partition, rng, place, self.clients, self.clusters), samples)
 
-    def division(self, seed: int) -> Clusters:
-        """Every rotation of the images, divided the same way: proxy, evaluation, training."""
-        found, held_out = images(self.data), self.proxy_images + self.test_images
-        if found.tests:
-            check_room("proxy_images and test_images", held_out, found.tests)
-            check_room("samples_max", self.samples_max, len(found) - found.tests)
-        else:
-            together = held_out + self.samples_max
-            check_room("proxy_images, test_images and samples_max together", together, len(found))
-        order = _permutation(self.data, seed)
-        proxy, test = order[: self.proxy_images], order[self.proxy_images : held_out]
-        train = order[found.tests or held_out :]
-        turned = _rotated(self.data, self.clusters)
-        return Clusters([ClusterSamples(x, found.y, proxy, test, train) for x in turned])
+    def versions(self, seed: int) -> Sequence[Version]:
+        labels = images(self.data).y
+        return [(x, labels) for x in _rotated(self.data, self.clusters)]
 
 
 def _rotated(data: str, clusters: int) -> list[np.ndarray]:
@@ -108,13 +76,3 @@ def _turned(data: str, clusters: int) -> list[np.ndarray]:
     """Every rotation but the first; each is laid out before the next is made."""
     x = images(data).x
     return [laid_out(flattened(rotate(x, i * 360 / clusters))) for i in range(1, clusters)]
-
-
-@lru_cache(maxsize=8)
-def _permutation(data: str, seed: int) -> np.ndarray:
-    """The order of images; a test set of their own stays in front."""
-    found = images(data)
-    classes_of(data)  # refuses a single one
-    if not found.tests:
-        return generator(seed, "split").permutation(len(found))
-    return np.concatenate([generator(seed, "split").permutation(found.tests), np.arange(found.tests, len(found))])

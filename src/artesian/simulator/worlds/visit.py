@@ -28,8 +28,8 @@ class Visit:
 class World(Protocol):
     """A pure function from (seed, client, cycle) to data: any process may compute it.
 
-    Subclass it to inherit what is optional: `name`, `shape`, `turns`, `held` and the methods with a body. `features`
-    and `classes` may be properties, class variables, or fields with a default.
+    Subclass it to inherit what is optional: `name`, `shape`, `turns`, `held`, `personal` and the methods with a body.
+    `features` and `classes` may be properties, class variables, or fields with a default.
     """
 
     name: ClassVar[str] = ""  # in TOML; without one, module:name
@@ -64,12 +64,17 @@ class World(Protocol):
         """Whether a client's data never change, whatever that argument is."""
         return False
 
+    @property
+    def personal(self) -> bool:
+        """Whether every client has a distribution of its own, so that only its own test data can judge its models."""
+        return False
+
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
         """The data of one client in one cycle."""
         ...
 
     def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        """The server's proxy set of every cluster."""
+        """The server's proxy set of every cluster; none where the server has no data."""
         ...
 
     def tests(self, seed: int) -> Mapping[ClusterId, Samples]:

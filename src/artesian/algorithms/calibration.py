@@ -1,0 +1,180 @@
+"""A calibrated estimate of mixtures: four features of an upload, weighed as pretend clients show they should be.
+
+The server draws random mixtures of its proxy samples, trains a copy of the clusters' blend on each for a moment, and so
+has uploads whose mixture it knows. A softmax of one linear score, the same for all clusters, is fitted to them:
+
+    score_k = c . f_k, features of the upload v, which began at u, for cluster k with model w_k and proxy set D_k:
+    log F(v; D_k);  log F(u; D_k) - log F(v; D_k);  log ||v - w_k||;  the cosine of v - u and w_k - u
+
+each less its mean over the clusters. Pretend clients train on one half of a proxy set; all is measured on the other.
+The idea is known as an attack: shadow models that learn to tell label shares from an upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import log
+from typing import Any
+
+import numpy as np
+
+from artesian.algorithms.estimation import softmax
+from artesian.core import ClusterId, Divisible, Learner, Plan, State, derive, generator
+from artesian.errors import SettingError
+from artesian.params import Layout, Params, combine, cosine, distance, minus
+
+FEATURES = 4
+SAMPLE = 250  # samples of a proxy set that anything is measured on, at most
+PRETEND_SAMPLES = 500  # of a pretend client, at most
+RIDGE = 1e-2  # on coefficients of features that are scaled to a root mean square of 1
+STEPS = 25  # of Newton's method
+CLEAR = 0.3  # correlation below which two clusters cannot be told apart
+SMALL = 1e-9
+
+Losses = Mapping[ClusterId, float]
+Proxies = Mapping[ClusterId, Learner]
+
+
+@dataclass(frozen=True)
+class Pretended:
+    """Features (pretend clients x clusters x features) and the true shares behind them (x clusters)."""
+
+    features: np.ndarray
+    shares: np.ndarray
+
+    def newest(self, count: int) -> Pretended:
+        return Pretended(self.features[-count:], self.shares[-count:])
+
+    def then(self, more: Pretended) -> Pretended:
+        """These and more, if they are of as many clusters; otherwise only the new ones."""
+        if self.shares.shape[1:] != more.shares.shape[1:]:
+            return more
+        return Pretended(*(np.concatenate(p) for p in ((self.features, more.features), (self.shares, more.shares))))
+
+
+@lru_cache(maxsize=64)
+def halves(samples: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of so large a proxy set that pretend clients train on, and a sample of the others to measure on."""
+    order = generator("halves", samples).permutation(samples)
+    return np.sort(order[: samples // 2]), np.sort(order[samples // 2 :][:SAMPLE])
+
+
+def mean_losses(params: Params, proxies: Proxies) -> dict[ClusterId, float]:
+    """F(w; D_k) for every proxy set."""
+    return {k: mean_loss(params, proxy) for k, proxy in proxies.items()}
+
+
+def mean_loss(params: Params, proxy: Learner) -> float:
+    """F(w; D): the mean loss on the half of a proxy set that is measured on."""
+    rows = halves(proxy.samples)[1]
+    losses = proxy.part(rows).losses(params) if isinstance(proxy, Divisible) else proxy.losses(params)[rows]
+    return float(np.mean(losses, dtype=np.float64))
+
+
+def features_of(
+    layout: Layout, new: Params, base: Params, models: Mapping[ClusterId, Params], after: Losses, before: Losses
+) -> np.ndarray:
+    """Rows of features, one for each cluster, less their mean: of an upload that began at `base`."""
+    change = minus(layout, new, base)
+    rows = [
+        (
+            log(after[k] + SMALL),
+            log(before[k] + SMALL) - log(after[k] + SMALL),
+            log(distance(layout, new, params) + SMALL),
+            cosine(layout, change, minus(layout, params, base)),
+        )
+        for k, params in models.items()
+    ]
+    found = np.array(rows)
+    return found - found.mean(axis=0)
+
+
+def shares_of(coefficients: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """The estimated mixture."""
+    return softmax(features @ coefficients)
+
+
+def fitted(known: Pretended) -> np.ndarray:
+    """The coefficients whose shares are nearest the true ones: the least mean divergence, with a small ridge."""
+    scale = np.sqrt(np.mean(np.square(known.features), axis=(0, 1)))
+    scale = np.where(scale > SMALL, scale, 1.0)
+    features = known.features / scale
+    found = np.zeros(features.shape[-1])
+    for _ in range(STEPS):
+        guessed = np.array([shares_of(found, rows) for rows in features])
+        gradient = np.einsum("nk,nkf->f", guessed - known.shares, features) / len(features) + RIDGE * found
+        spread = features - np.einsum("nk,nkf->nf", guessed, features)[:, None]
+        curvature = np.einsum("nk,nkf,nkg->fg", guessed, spread, spread) / len(features) + RIDGE * np.eye(len(found))
+        step = np.linalg.solve(curvature, gradient)
+        found = found - step * min(1.0, 2.0 / max(float(np.abs(step).max()), SMALL))
+    return found / scale
+
+
+def alike(known: Pretended, coefficients: np.ndarray, names: Sequence[ClusterId]) -> list[tuple[ClusterId, ClusterId]]:
+    """Pairs of clusters that the estimate cannot tell apart: it hardly follows which of them a client has more of."""
+    guessed = np.array([shares_of(coefficients, rows) for rows in known.features])
+    pairs = combinations(range(len(names)), 2)
+    return [(names[i], names[j]) for i, j in pairs if _correlation(guessed, known.shares, i, j) < CLEAR]
+
+
+def _correlation(guessed: np.ndarray, true: np.ndarray, i: int, j: int) -> float:
+    one, two = guessed[:, i] - guessed[:, j], true[:, i] - true[:, j]
+    spread = float(one.std() * two.std())
+    return float(np.mean((one - one.mean()) * (two - two.mean()))) / spread if spread > SMALL else 0.0
+
+
+def divergence_of(known: Pretended, coefficients: np.ndarray) -> float:
+    """The mean divergence of the estimates from the true shares."""
+    guessed = np.array([shares_of(coefficients, rows) for rows in known.features])
+    true = np.maximum(known.shares, SMALL)
+    return float(np.mean(np.sum(known.shares * np.log(true / np.maximum(guessed, SMALL)), axis=1)))
+
+
+def pretend(state: State, proxies: Proxies, plan: Plan, count: int, rho: float = 0.0) -> Pretended:
+    """So many uploads of pretend clients, who begin at blends of the clusters of this state."""
+    found = [
+        _pretend(state, proxies, plan, generator(state.seed, "pretend", state.version, i), rho) for i in range(count)
+    ]
+    return Pretended(np.array([features for features, _ in found]), np.array([shares for _, shares in found]))
+
+
+def _pretend(
+    state: State, proxies: Proxies, plan: Plan, rng: np.random.Generator, rho: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The features of one pretend client, and its true shares."""
+    layout, models = state.layout, {k: cluster.params for k, cluster in state.clusters.items()}
+    drawn, learner = _drawn(rng, proxies)
+    blend = rng.dirichlet(np.ones(len(models))) if rng.random() < 0.5 else np.full(len(models), 1 / len(models))
+    base = combine(layout, list(models.values()), blend.tolist())
+    pulls = ((rho, base),) if rho else ()
+    new = learner.train(base, seed=derive(int(rng.integers(1 << 62)), "pretend"), plan=plan, pulls=pulls)
+    after, before = (mean_losses(params, proxies) for params in (new, base))
+    return features_of(layout, new, base, models, after, before), drawn
+
+
+def _drawn(rng: np.random.Generator, proxies: Proxies) -> tuple[np.ndarray, Learner]:
+    """Random shares, and a learner over proxy samples in these shares."""
+    shares = rng.dirichlet(np.full(len(proxies), rng.choice([0.3, 1.0])))
+    divided = {k: divisible(k, proxy) for k, proxy in proxies.items()}
+    rows = {k: halves(proxy.samples)[0] for k, proxy in proxies.items()}
+    size = min(PRETEND_SAMPLES, max(map(len, rows.values())))
+    counts = rng.multinomial(size, shares)
+    parts: list[Any] = [
+        divided[k].part(rng.choice(own, count, replace=count > len(own)))
+        for (k, own), count in zip(rows.items(), counts.tolist(), strict=True)
+        if count
+    ]
+    return counts / size, parts[0].joined(parts[1:])
+
+
+def divisible(cluster: ClusterId, proxy: Learner) -> Divisible:
+    """A proxy set that pretend clients can draw from; refused where they cannot."""
+    if not isinstance(proxy, Divisible) or proxy.samples < 2:
+        raise SettingError(
+            f"The proxy set of {cluster} cannot be divided, which calibrating needs",
+            'Give it two samples at least, and its learner part and joined; or set estimator = "paper"',
+        )
+    return proxy

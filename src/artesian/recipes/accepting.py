@@ -1,0 +1,174 @@
+"""Keep the better of what a client trained and what it drew, judged on samples that it held back from training.
+
+Which samples are held back depends on the client and on their place alone. So they are the same at every refresh, also
+after data were appended, and no model of this client ever saw those that judge it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import inf, isfinite, sqrt
+from typing import Literal, Self
+
+import numpy as np
+
+from artesian.core import ClientId, Divisible, Ensemble, Learner, derive, generator
+from artesian.errors import BadData
+from artesian.params import Layout, Params, average, seal
+
+Accept = Literal["better", "always"]  # use the best candidate, or always what was drawn
+Candidate = Literal["drawn", "tuned", "midpoint", "trained", "previous"]
+CANDIDATES: tuple[Candidate, ...] = (
+    "drawn",
+    "tuned",
+    "midpoint",
+    "trained",
+    "previous",
+)  # of equals the first wins; all are compared with the first
+SHARE = 0.2  # of the samples
+FEWEST = 10  # samples that can judge
+
+
+@dataclass(frozen=True)
+class Voices:
+    """An ensemble in the form in which it is stored; without models it is none."""
+
+    weights: tuple[float, ...] = ()
+    models: tuple[Params, ...] = ()
+
+    @classmethod
+    def of(cls, ensemble: Ensemble) -> Self:
+        return cls(tuple(weight for weight, _ in ensemble), tuple(params for _, params in ensemble))
+
+    @property
+    def ensemble(self) -> Ensemble:
+        return tuple(zip(self.weights, self.models, strict=True))
+
+
+@dataclass(frozen=True)
+class Split:
+    """A client's data in two parts: what it trains on, and what it holds back."""
+
+    whole: Learner
+    train: Learner
+    rows: np.ndarray  # those held back
+    why: str = ""  # why none are
+
+    def judge(self) -> Learner:
+        """The samples held back, with whatever the learner keeps at home by now."""
+        assert isinstance(self.whole, Divisible)
+        return self.whole.part(self.rows)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which candidate a client uses from now on, and how all of them did."""
+
+    won: Candidate
+    scores: Mapping[Candidate, float] = field(default_factory=dict)  # on the samples held back
+    held_back: int = 0  # how many these are
+    why: str = ""  # why nothing was judged
+
+    @property
+    def gain(self) -> dict[Candidate, float]:
+        """How much better the winner is than what was trained, and than what was drawn."""
+        others: tuple[Candidate, ...] = ("trained", "drawn")
+        return {name: self.scores[self.won] - self.scores[name] for name in others if name in self.scores}
+
+
+def held_back(samples: int, share: float, client: ClientId) -> np.ndarray:
+    """The rows that a client holds back: one of every block, none of a last block that is not full.
+
+    None at all where they would be too few to judge by.
+    """
+    block = round(1 / share)
+    blocks = samples // block
+    return _drawn(blocks, block, client) if blocks >= FEWEST else seal(np.zeros(0, np.int64))
+
+
+@lru_cache(maxsize=256)
+def _drawn(blocks: int, block: int, client: ClientId) -> np.ndarray:
+    seed = derive(client)
+    inside = [int(generator(seed, "held back", i).integers(block)) for i in range(blocks)]
+    return seal(np.arange(blocks) * block + np.array(inside, np.int64))
+
+
+def undivided(learner: Learner, why: str) -> Split:
+    """All data are trained on, for this reason."""
+    return Split(learner, learner, np.zeros(0, np.int64), why)
+
+
+def divided(learner: Learner, share: float, client: ClientId) -> Split:
+    """Hold back a share of a client's data, where that is possible."""
+    if not isinstance(learner, Divisible):
+        return undivided(learner, f"A {type(learner).__name__} cannot be divided: it has no method part")
+    rows = held_back(learner.samples, share, client)
+    if not rows.size:
+        return undivided(learner, f"{learner.samples} samples are too few to hold back {FEWEST} of them")
+    try:
+        rest = learner.part(np.setdiff1d(np.arange(learner.samples), rows))
+    except BadData as error:
+        return undivided(learner, error.problem)
+    return Split(learner, rest, rows)
+
+
+def candidates(
+    layout: Layout, drawn: Ensemble, trained: Ensemble, previous: Ensemble = (), tuned: Ensemble = ()
+) -> dict[Candidate, Ensemble]:
+    """What a client may use, by name: those that there are, and the middle of what was drawn and what was trained."""
+    middle: Ensemble = ()
+    if len(drawn) == len(trained) == 1:
+        middle = ((1.0, average(layout, [drawn[0][1], trained[0][1]])),)
+    found = dict(zip(CANDIDATES, (drawn, tuned, middle, trained, previous), strict=True))
+    return {name: ensemble for name, ensemble in found.items() if ensemble}
+
+
+def choose(among: Mapping[Candidate, Ensemble], split: Split) -> Choice:
+    """What was drawn, unless others are clearly better on the samples held back; of those, that with the best score.
+
+    Few samples judge, so a better score alone is often luck. Without such samples it is what was drawn, tuned where
+    that was asked for.
+    """
+    if not split.rows.size:
+        return Choice("tuned" if "tuned" in among else "drawn", why=split.why)
+    judge = split.judge()
+    tried = {name: _tried(judge, among[name]) for name in CANDIDATES if name in among}
+    sound = {name: found for name, found in tried.items() if found.sound} or tried
+    first = next(iter(sound))
+    better = [name for name, found in sound.items() if found.clearly_better(sound[first])]
+    won = min(better, key=lambda name: (-sound[name].score, sound[name].loss), default=first)
+    return Choice(won, {name: tried[name].score for name in among}, split.rows.size)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """How one candidate did on the samples held back."""
+
+    score: float
+    losses: np.ndarray | None  # of every sample, for a single model; several together have none
+    sound: bool  # are its score and the losses of all its models finite?
+
+    @property
+    def loss(self) -> float:
+        """The mean; infinite where there is none."""
+        return inf if self.losses is None else float(np.mean(self.losses))
+
+    def clearly_better(self, other: Tried) -> bool:
+        """Is its score no lower, and its loss lower by more than the standard error of the difference?
+
+        Where one of the two is several models, is its score higher?
+        """
+        if self.losses is None or other.losses is None:
+            return self.score > other.score
+        gains = other.losses - self.losses
+        error = float(gains.std(ddof=1)) / sqrt(len(gains))
+        return self.score >= other.score and float(gains.mean()) > error
+
+
+def _tried(judge: Learner, ensemble: Ensemble) -> Tried:
+    score = float(judge.score(ensemble))
+    losses = [np.asarray(judge.losses(params), np.float64) for _, params in ensemble]
+    sound = isfinite(score) and all(isfinite(float(np.mean(each))) for each in losses)
+    return Tried(score, losses[0] if len(losses) == 1 else None, sound)

@@ -1,0 +1,227 @@
+"""Which samples judge, and which candidate wins, by hand: a line through the origin, whose loss is (w x - y)^2."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from artesian.core import derive, generator
+from artesian.errors import BadData
+from artesian.learners.arrays import LinearRegression, SoftmaxRegression
+from artesian.params import Layout, seal
+from artesian.recipes.accepting import Tried, Voices, candidates, choose, divided, held_back, undivided
+
+LINE = LinearRegression(1, bias=False)
+FITTED = 4.0  # all data say so
+
+
+def learner(samples: int, y: float = FITTED):
+    return LINE.learner(np.ones((samples, 1), np.float32), np.full(samples, y, np.float32))
+
+
+def model(*numbers: float):
+    """An ensemble of one model per number, each with the same weight."""
+    return tuple((1 / len(numbers), seal(np.array([number], np.float32))) for number in numbers)
+
+
+def chosen(**among):
+    return choose(candidates(LINE.layout, **among), divided(learner(50), 0.2, "ann"))
+
+
+# what is held back
+
+
+def test_one_row_of_every_block_is_held_back() -> None:
+    rows = held_back(52, 0.2, "ann")
+    assert [row // 5 for row in rows] == list(range(10))  # not of the last two
+    drawn = [int(generator(derive("ann"), "held back", block).integers(5)) for block in range(10)]
+    assert [row % 5 for row in rows] == drawn
+    assert len(set(drawn)) > 1
+
+
+@pytest.mark.parametrize(("share", "block"), [(0.5, 2), (0.3, 3), (0.1, 10)])
+def test_the_share_decides_the_size_of_a_block(share, block) -> None:
+    assert [row // block for row in held_back(30 * block, share, "ann")] == list(range(30))
+
+
+def test_rows_stay_held_back_when_data_are_appended() -> None:
+    assert held_back(100, 0.2, "ann").tolist() == held_back(503, 0.2, "ann")[:20].tolist()
+
+
+def test_every_client_holds_back_others() -> None:
+    assert held_back(500, 0.2, "ann").tolist() != held_back(500, 0.2, "bob").tolist()
+
+
+def test_the_rest_is_trained_on() -> None:
+    data = LINE.learner(np.arange(50, dtype=np.float32)[:, None], np.arange(50, dtype=np.float32))
+    split = divided(data, 0.2, "ann")
+    assert (split.train.samples, split.judge().samples, split.why) == (40, 10, "")
+    assert sorted([*split.train.y.tolist(), *split.judge().y.tolist()]) == list(range(50))
+    assert split.judge().y.tolist() == split.rows.tolist()
+
+
+def test_too_few_samples_are_all_trained_on() -> None:
+    data = learner(49)
+    split = divided(data, 0.2, "ann")
+    assert split.train is data and not split.rows.size
+    assert split.why == "49 samples are too few to hold back 10 of them"
+
+
+def test_a_learner_that_cannot_be_divided_holds_nothing_back() -> None:
+    class Plain:
+        samples = 1000
+
+    assert divided(Plain(), 0.2, "ann").why == "A Plain cannot be divided: it has no method part"
+
+
+def test_a_learner_that_refuses_to_be_divided_holds_nothing_back() -> None:
+    class Stream:
+        samples = 1000
+
+        def part(self, rows):
+            raise BadData("Samples come in another order each time", "Pass arrays")
+
+        def joined(self, others):
+            raise NotImplementedError
+
+    stream = Stream()
+    split = divided(stream, 0.2, "ann")
+    assert (split.train, split.why) == (stream, "Samples come in another order each time")
+
+
+# the candidates
+
+
+def test_the_midpoint_is_the_mean_of_two_single_models() -> None:
+    found = candidates(LINE.layout, drawn=model(1), trained=model(4), previous=model(7), tuned=model(2))
+    assert list(found) == ["drawn", "tuned", "midpoint", "trained", "previous"]
+    assert found["midpoint"][0][1].tolist() == [2.5]
+
+
+def test_ensembles_have_no_midpoint_and_what_is_missing_is_no_candidate() -> None:
+    assert list(candidates(LINE.layout, drawn=model(1, 2), trained=model(4))) == ["drawn", "trained"]
+    assert list(candidates(LINE.layout, drawn=model(1), trained=())) == ["drawn"]
+
+
+def test_the_midpoint_keeps_exact_entries() -> None:
+    layout = Layout.of({"w": np.zeros(1, np.float32), "steps": np.array(0)}, trainable=["w"])
+    one, two = (layout.pack({"w": np.array([w], np.float32), "steps": np.array(n)}) for w, n in ((1, 5), (2, 9)))
+    middle = candidates(layout, drawn=((1.0, one),), trained=((1.0, two),))["midpoint"][0][1]
+    assert layout.unpack(middle)["w"].tolist() == [1.5] and layout.unpack(middle)["steps"] == 9
+
+
+# the choice
+
+
+@pytest.mark.parametrize(
+    ("drawn", "trained", "previous", "won"),
+    [(4, 9, 9, "drawn"), (9, 4, 9, "trained"), (9, 10, 4, "previous"), (3, 5, 9, "midpoint")],
+)
+def test_the_best_on_the_samples_held_back_wins(drawn, trained, previous, won) -> None:
+    choice = chosen(drawn=model(drawn), trained=model(trained), previous=model(previous))
+    middle = (drawn + trained) / 2
+    scores = {"drawn": drawn, "midpoint": middle, "trained": trained, "previous": previous}
+    assert choice.won == won
+    assert choice.scores == {name: -((w - FITTED) ** 2) for name, w in scores.items()}
+    assert (choice.held_back, choice.why) == (10, "")
+
+
+def test_the_gain_is_over_what_was_trained_and_what_was_drawn() -> None:
+    """Scores of 7, 5 and 6 are -9, -1 and -4."""
+    assert chosen(drawn=model(7), trained=model(5)).gain == {"trained": 0, "drawn": 8}
+    assert chosen(drawn=model(7), trained=(), previous=model(5)).gain == {"drawn": 8}
+
+
+def test_tuned_is_a_candidate() -> None:
+    choice = chosen(drawn=model(9), trained=model(9), tuned=model(4))
+    assert (choice.won, choice.gain) == ("tuned", {"trained": 25, "drawn": 25})
+
+
+def test_of_equal_scores_the_lowest_loss_wins() -> None:
+    """All samples are of class 1: both models are right everywhere, and the second one is surer."""
+    kind = SoftmaxRegression(1, 2)
+    data = kind.learner(np.ones((50, 1), np.float32), np.ones(50, np.int64))
+    weak, sure = (((1.0, seal(np.array([0, 0, 0, bias], np.float32))),) for bias in (1, 3))
+    split = divided(data, 0.2, "ann")
+    assert choose({"drawn": weak, "trained": sure}, split).won == "trained"
+    assert choose({"drawn": weak, "trained": ((0.5, sure[0][1]), (0.5, sure[0][1]))}, split).won == "drawn"
+    assert choose({"drawn": (weak[0], weak[0]), "trained": sure}, split).won == "drawn"  # as good, as far as we know
+    assert choose({"drawn": weak, "trained": sure}, split).gain == {"trained": 0, "drawn": 0}
+
+
+@pytest.mark.parametrize(
+    ("gains", "clearly"),
+    [
+        ([2, -1, 0, 0, 0, 0, 0, 0, 0, 0], False),  # mean .1, standard error .233
+        ([2, 1, 0, 0, 0, 0, 0, 0, 0, 0], True),  # mean .3, standard error .213
+        ([0] * 10, False),
+    ],
+)
+def test_a_difference_that_may_be_luck_changes_nothing(gains, clearly) -> None:
+    """On ten samples held back, the loss of what was drawn is higher by this."""
+    drawn, trained = Tried(0.5, np.full(10, 3.0) + gains, True), Tried(0.5, np.full(10, 3.0), True)
+    assert trained.clearly_better(drawn) == clearly
+    assert not replace(trained, score=0.4).clearly_better(drawn)
+
+
+def test_a_lower_loss_with_a_lower_score_does_not_win() -> None:
+    """Of ten samples the drawn model has nine right, by little, and one very wrong; the other has eight, surely."""
+    kind = SoftmaxRegression(2, 2)
+    x = np.array([[1, 1]] * 8 + [[1, -1]] + [[-9, -1]], np.float32)
+    data = kind.learner(x, np.ones(10, np.int64))
+    drawn, trained = (
+        ((1.0, kind.layout.pack(w)),)
+        for w in (
+            {"dense.weight": np.array([[-0.5, 0.5], [0, 0]], np.float32), "dense.bias": np.zeros(2, np.float32)},
+            {"dense.weight": np.array([[0, 0], [-2, 2]], np.float32), "dense.bias": np.zeros(2, np.float32)},
+        )
+    )
+    split = replace(divided(learner(50), 0.2, "ann"), whole=data, rows=np.arange(10))
+    choice = choose({"drawn": drawn, "trained": trained}, split)
+    assert (choice.won, choice.scores) == ("drawn", {"drawn": 0.9, "trained": 0.8})
+
+
+def test_of_equals_the_first_wins() -> None:
+    same = {name: model(5) for name in ("drawn", "trained", "previous", "tuned")}
+    assert chosen(**same).won == "drawn"
+    order = ["previous", "trained", "midpoint", "tuned", "drawn"]
+    split = divided(learner(50), 0.2, "ann")
+    for i in range(1, 5):
+        assert choose({name: model(5) for name in order[:i]}, split).won == order[i - 1]
+    two = model(5, 5)
+    assert choose({"trained": two, "drawn": two}, split).won == "drawn"
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e38])
+def test_what_is_not_finite_never_wins_while_there_is_another(number) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert chosen(drawn=model(number), trained=(), previous=model(9)).won == "previous"
+        assert chosen(drawn=(*model(4), *model(number)), trained=model(9)).won == "trained"
+        assert chosen(drawn=model(number), trained=model(number)).won == "drawn"
+
+
+def test_a_model_whose_classes_cannot_be_told_apart_never_wins() -> None:
+    """All of its outputs are NaN, of which the first counts as the largest: a score of 1 for nothing."""
+    kind = SoftmaxRegression(1, 2)
+    data = kind.learner(np.ones((50, 1), np.float32), np.zeros(50, np.int64))
+    broken, wrong = (((1.0, seal(np.array(w, np.float32))),) for w in ([math.nan] * 4, [0, 0, 0, 1]))
+    choice = choose({"drawn": broken, "trained": wrong}, divided(data, 0.2, "ann"))
+    assert (choice.won, choice.scores) == ("trained", {"drawn": 1.0, "trained": 0.0})
+
+
+def test_without_samples_held_back_what_was_drawn_is_used() -> None:
+    split = undivided(learner(3), "They are too few")
+    choice = choose({"drawn": model(9), "trained": model(4)}, split)
+    assert (choice.won, choice.scores, choice.held_back, choice.why) == ("drawn", {}, 0, "They are too few")
+    assert choice.gain == {}
+    assert choose({"drawn": model(9), "tuned": model(8)}, split).won == "tuned"
+
+
+def test_an_ensemble_is_stored_and_read_again() -> None:
+    stored = Voices.of(model(1, 2))
+    assert stored.weights == (0.5, 0.5)
+    assert [(weight, params.tolist()) for weight, params in stored.ensemble] == [(0.5, [1]), (0.5, [2])]
+    assert Voices().ensemble == ()
