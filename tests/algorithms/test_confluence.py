@@ -52,7 +52,7 @@ def oracle(**settings: Any) -> Confluence:
 def upload(
     new: Params, base: Params, *, late: int = 1, version: int = 10, evidence: Evidence = KNOWN, memo: Any = None
 ) -> Measured:
-    memo = memo or {"weights": {"k0": 0.5, "k1": 0.5}, "losses": {}}
+    memo = memo or {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": 1.0, "losses": {}}
     receipt = Receipt(1, version - late, "train", ("blend",), memo=memo)
     return Measured(Upload("c0", 1, 5, {"blend": new}), receipt, evidence, given={"blend": base})
 
@@ -60,7 +60,7 @@ def upload(
 def two(second: float = 0.0, late: Sequence[float] = (), **more: Any) -> State:
     """Two clusters, (0, y) and (4, y)."""
     models = [vector(0, second), vector(4, second)]
-    return state(oracle(), models, version=10, memory={"late": np.array(late, float), **more})
+    return state(oracle(), models, version=10, memory={"late": np.array(late, float), "moves": np.zeros(0), **more})
 
 
 def numbers(step: Any) -> dict[str, list[float]]:
@@ -109,6 +109,34 @@ def test_sharing_decides_how_much_all_clusters_take() -> None:
         assert [step.clusters[k][1] for k in ("k0", "k1")] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("chosen", "first"), [(1.0, 0.0), (0.5, 0.1), (0.0, 0.2)])
+def test_clusters_come_together_while_replies_do_not_reach_for_them(chosen: float, first: float) -> None:
+    """The step is .1 and both are 2 from their trunk: they go .1 of the way where the trunk was given."""
+    memo = {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": chosen, "losses": {}}
+    sent = upload(vector(2, 0), vector(2, 0), memo=memo)
+    step = oracle().fold(two(late=[40] * 101), [sent])
+    assert numbers(step) == {"k0": pytest.approx([first, 0]), "k1": pytest.approx([4 - first, 0])}
+    apart = oracle(fade=0.0).fold(two(late=[40] * 101), [sent])
+    assert numbers(apart) == {"k0": [0, 0], "k1": [4, 0]}
+
+
+def test_the_pull_follows_from_how_far_trainings_move_a_parameter() -> None:
+    algorithm = Confluence()
+    assert algorithm.pull(two()) == 0.2  # before any is known
+    assert algorithm.pull(two(moves=np.array([0.001, 0.01, 0.9]))) == pytest.approx(0.36)  # (60 * .01)^2
+    assert algorithm.pull(two(moves=np.array([0.9]))) == 1.0  # at most
+    assert Confluence(rho=0.5).pull(two(moves=np.array([0.01]))) == 0.5
+    known = replace(two(moves=np.array([0.01])), members={"c0": Member(5, {"k0": 0.75, "k1": 0.25})})
+    assert Confluence(estimator="oracle").reply(known, "c0", {}).settings["prox"] == pytest.approx(0.36)
+
+
+def test_every_fold_remembers_how_far_its_training_moved_a_parameter() -> None:
+    step = oracle().fold(two(moves=np.array([0.3])), [upload(vector(2.6, 0.8), vector(2, 0))])
+    assert step.memory["moves"].tolist() == pytest.approx([0.3, np.sqrt(0.5)])  # of (.6, .8)
+    full = oracle().fold(two(moves=np.zeros(101)), [upload(vector(2.6, 0.8), vector(2, 0))])
+    assert full.memory["moves"].tolist() == pytest.approx([0.0] * 100 + [np.sqrt(0.5)])
+
+
 def test_beyond_twenty_medians_nothing_is_folded() -> None:
     for late, stale in ((800, 0), (801, 1)):
         old = replace(two(late=[40] * 101), version=1000)
@@ -118,8 +146,10 @@ def test_beyond_twenty_medians_nothing_is_folded() -> None:
 
 
 def test_one_cluster_is_a_single_model() -> None:
-    alone = state(oracle(), [vector(0, 0)], version=10, memory={"late": np.array([40.0] * 101)})
-    given = upload(vector(0, 1), vector(0, 0), evidence={}, memo={"weights": {"k0": 1.0}, "losses": {}})
+    memory = {"late": np.array([40.0] * 101), "moves": np.zeros(0)}
+    alone = state(oracle(), [vector(0, 0)], version=10, memory=memory)
+    memo = {"weights": {"k0": 1.0}, "chosen": 1.0, "losses": {}}
+    given = upload(vector(0, 1), vector(0, 0), evidence={}, memo=memo)
     step = Confluence().fold(alone, [given])
     assert numbers(step) == {"k0": pytest.approx([0, 0.1])}
     assert step.mixtures == {"c0": {"k0": 1.0}}

@@ -86,6 +86,7 @@ class CDFL(Estimates, KnowsLength):
         rules = {
             "beta0 is in (0, 1]": 0 < self.beta0 <= 1,
             "a and b are at least 0": self.a >= 0 and self.b >= 0,
+            "rho is at least 0": self.rho >= 0,
             "tau0 is at least 1": self.tau0 is None or self.tau0 >= 1,
             "c1 and c2 are in [0, 1] and sum to 1 at most": min(self.c1, self.c2) >= 0 and self.c1 + self.c2 <= 1,
             "every amplifier is positive": bool(self.amplifiers(3)) and min(self.amplifiers(3)) > 0,
@@ -102,6 +103,9 @@ class CDFL(Estimates, KnowsLength):
     @property
     def needs_given(self) -> bool:  # type: ignore[override]
         return self.estimator == "calibrated"
+
+    def pull(self, state: State) -> float:
+        return self.rho
 
     def describe(self) -> dict[str, Any]:
         """By the paper's rule, without the settings of other estimators: as before there were any."""

@@ -4,10 +4,11 @@ Clusters move along what a client changed, never towards the model it sent: that
 with, and would drag all clusters together. A step is smaller where others have made the same change since. The reply is
 the mean of the clusters (the trunk), moved towards the client's blend as far as held-back proxy samples say it should.
 
-Paper line -> method: "trunk T = mean of w_k, draw u = T + reach sum alpha_k (w_k - T)" -> `weights`; "reach 0, 1/2 or 1
-by the loss on proxies weighted by alpha" -> `compare`, `reply`; "alpha" -> `_estimate`; "w_k += step (sharing + (1 -
-sharing) K alpha_k) d, d = v - u, step = flight / median staleness (1 - catch_up done)" -> `fold`; "done = <d, u' - u> /
-<d, d>, u' the client's blend now" -> `_done`; clusters that nobody named -> `_regrouped`, artesian.algorithms.finding.
+Paper line -> method: "trunk T = mean of w_k, draw u = T + reach sum alpha_k (w_k - T)" -> `weights`; "reach 0, 1/2 or
+1 by the loss on proxies weighted by alpha" -> `compare`, `reply`; "alpha" -> `_estimate`; "w_k += step (sharing + (1
+- sharing) K alpha_k) d, d = v - u, step = flight / median staleness (1 - catch_up done); w_k += fade step (1 - reach)
+(T - w_k)" -> `fold`; "pull = (60 median rms(d))^2" -> `pull`; "done = <d, u' - u> / <d, d>, u' the client's blend
+now" -> `_done`; clusters that nobody named -> `_regrouped`, artesian.algorithms.finding.
 Differs from the paper: there is none; CDFL's rule is another (docs/algorithms says how). The estimate is calibrated
 (`estimator = "paper"` is CDFL's), and an upload is stale only beyond 20 medians of staleness. A start of one model is a
 single model until kinds of clients show in their uploads; no proxy sets are needed then.
@@ -54,12 +55,15 @@ from artesian.core import (
 )
 from artesian.engine.pace import Stream
 from artesian.errors import check
-from artesian.params import Layout, Params, average, combine, distance, dot, minus, moved
+from artesian.params import Layout, Params, average, combine, distance, dot, minus, moved, toward
 
 REACHES = {"full": 1.0, "half": 0.5, "trunk": 0.0}  # by their names in the log; of equal losses the first wins
 REMEMBERED = 101  # stalenesses, the newest
 STALE = 20  # medians of staleness beyond which an upload changes nothing
 SETTLED = 4  # uploads of each client on average before clusters are looked for: at first all go the same way
+FIRMNESS = 60.0  # the pull is the square of this times how far a training moves a parameter
+FIRMEST = 1.0  # the strongest such pull
+FIRST_PULL = 0.2  # before any change is known
 PAPER = (0.5, 0.25)  # c1 and c2 of CDFL's rule
 
 
@@ -69,11 +73,12 @@ class Confluence(Estimates):
 
     name: ClassVar[str] = "confluence"
     needs_given = True
-    rho: float = field(default=0.2, kw_only=True)  # pull of a client's training towards the model it was given
+    rho: float | None = field(default=None, kw_only=True)  # pull towards the model given; None: by how hard they train
     flight: float = 4.0  # how many trainings may count in full while one is under way: the step is this over staleness
     sharing: float = 0.5  # how much of a change all clusters take; the rest goes to those it fits
     largest: float = 0.4  # how much of one change a cluster takes, at most
     catch_up: float = 2.0  # how much a step shrinks for what others have done of it since; 0: not at all
+    fade: float = 1.0  # how fast clusters come together while replies do not reach for them; 0: never
     reach: float | None = None  # how far replies go from the trunk towards the blend; None: chosen for each reply
     estimator: Estimator = "calibrated"
     clusters: Literal["start", "found"] | None = None  # those of the start, or found; None: found if that is one model
@@ -87,6 +92,8 @@ class Confluence(Estimates):
             "sharing is in [0, 1]": 0 <= self.sharing <= 1,
             "largest is in (0, 1]": 0 < self.largest <= 1,
             "catch_up is at least 0": self.catch_up >= 0,
+            "fade is at least 0": self.fade >= 0,
+            "rho is at least 0": self.rho is None or self.rho >= 0,
             "reach is in [0, 1]": self.reach is None or 0 <= self.reach <= 1,
             "clusters is start or found": self.clusters in (None, "start", "found"),
             "fewest is at least 3": self.fewest >= 3,
@@ -106,7 +113,7 @@ class Confluence(Estimates):
         finds = self.finds_clusters(len(start))
         models = [average(layout, start)] if finds else start
         clusters = {f"k{i}": Cluster(params) for i, params in enumerate(models)}
-        memory: dict[str, Tree] = {"late": np.zeros(0)}
+        memory: dict[str, Tree] = {"late": np.zeros(0), "moves": np.zeros(0)}
         return State(layout, clusters, seed=seed, memory={**memory, "sketches": Sketches().tree} if finds else memory)
 
     def finds_clusters(self, start: int) -> bool:
@@ -118,6 +125,13 @@ class Confluence(Estimates):
             return False
         compares = self.reach is None and self.estimator != "client"
         return clusters > 1 and (compares or self.estimator in ("paper", "calibrated", "gate"))
+
+    def pull(self, state: State) -> float:
+        """rho, or the square of `FIRMNESS` times how far trainings move a parameter: hardly any for gentle ones."""
+        if self.rho is not None:
+            return self.rho
+        known = state.memory["moves"]
+        return min(FIRMEST, float(FIRMNESS * np.median(known)) ** 2) if len(known) else FIRST_PULL
 
     # the reply
 
@@ -146,7 +160,11 @@ class Confluence(Estimates):
             return self.task_of_all(state, mixture)
         even = dict.fromkeys(state.clusters, 1 / len(state.clusters))
         shares = weights(mixture or even, compared.get("reach", 1.0 if self.reach is None else self.reach))
-        memo = {"weights": shares, "losses": {k: compared[f"loss/{k}"] for k in shares if f"loss/{k}" in compared}}
+        memo = {
+            "weights": shares,
+            "chosen": compared.get("reach", 1.0) if self.reach is None else 1.0,
+            "losses": {k: compared[f"loss/{k}"] for k in shares if f"loss/{k}" in compared},
+        }
         return self.task_of_one(state, _blend(state, shares), mixture, memo)
 
     # the upload
@@ -187,7 +205,9 @@ class Confluence(Estimates):
             k: moved(state.layout, cluster.params, change, step * part, m.upload.params)
             for (k, cluster), part in zip(state.clusters.items(), parts.tolist(), strict=True)
         }
-        notes |= {"step": step, "done": done}
+        clusters = _drawn_together(state.layout, clusters, self.fade * step * (1 - _reached(m)))
+        memory["moves"] = np.append(state.memory["moves"], _distance_moved(state.layout, change))[-REMEMBERED:]
+        notes |= {"step": step, "done": done, "pull": self.pull(state)}
         return self._regrouped(state, m, Step(clusters, mixtures, memory, notes))
 
     def study(self, state: State) -> Study | None:
@@ -249,6 +269,24 @@ def _blend(state: State, shares: Mapping[ClusterId, float]) -> Params:
     names = list(shares)
     newest = max(range(len(names)), key=lambda i: (state.clusters[names[i]].updated, -i))
     return combine(state.layout, [state.clusters[k].params for k in names], list(shares.values()), newest=newest)
+
+
+def _reached(m: Measured) -> float:
+    """The reach that was chosen for the model a client began with; 1 where nothing was chosen."""
+    return float(m.receipt.memo["chosen"]) if m.receipt.memo else 1.0
+
+
+def _drawn_together(layout: Layout, clusters: dict[ClusterId, Params], by: float) -> dict[ClusterId, Params]:
+    """The clusters, this part of the way nearer to their trunk: what helps nobody must not wander off."""
+    if by == 0 or len(clusters) == 1:
+        return clusters
+    trunk = average(layout, list(clusters.values()))
+    return {k: toward(layout, params, trunk, min(1.0, by)) for k, params in clusters.items()}
+
+
+def _distance_moved(layout: Layout, change: Params) -> float:
+    """How far a change moves a parameter: the root of its mean square."""
+    return float(np.sqrt(dot(layout, change, change) / max(1, layout.trainable)))
 
 
 def _drawn(state: State, m: Measured) -> dict[ClusterId, float]:

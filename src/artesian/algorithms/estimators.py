@@ -68,10 +68,9 @@ class Estimates(Algorithm):
     calibrate_every: int = 100  # folds from one calibration to the next
     calibrate_lag: int = 20  # folds after which a calibration that has begun is in force
 
-    @property
     @abstractmethod
-    def rho(self) -> float:
-        """The pull of a client's training towards the model it was given."""
+    def pull(self, state: State) -> float:
+        """How strongly a client's training is held to the model it was given, from now on."""
 
     def check_estimator(self) -> None:
         """Refuse numbers that cannot be."""
@@ -81,7 +80,6 @@ class Estimates(Algorithm):
             "pretend is at least 1": self.pretend >= 1,
             "pretend_window is at least first_pretend": self.pretend_window >= self.first_pretend,
             "calibrate_lag is at least 1 and at most calibrate_every": 1 <= self.calibrate_lag <= self.calibrate_every,
-            "rho is at least 0": self.rho >= 0,
         }
         check(self, rules)
 
@@ -92,13 +90,13 @@ class Estimates(Algorithm):
     def task_of_all(self, state: State, mixture: Mapping[ClusterId, float] | None) -> Task:
         """All clusters, for a client that estimates itself."""
         models = {k: cluster.params for k, cluster in state.clusters.items()}
-        return Task(models, "soft", {"prox": self.rho}, mixture, returns=(OWN,), estimates=True)
+        return Task(models, "soft", {"prox": self.pull(state)}, mixture, returns=(OWN,), estimates=True)
 
     def task_of_one(
         self, state: State, blend: Params, mixture: Mapping[ClusterId, float] | None, memo: Tree = None
     ) -> Task:
         """One model, with the gate where the client estimates by one."""
-        task = Task({"blend": blend}, settings={"prox": self.rho}, mixture=mixture, memo=memo)
+        task = Task({"blend": blend}, settings={"prox": self.pull(state)}, mixture=mixture, memo=memo)
         if self.estimator != "gate" or state.memory.get("gate") is None:
             return task
         return replace(task, settings={**task.settings, "gate": state.memory["gate"], "clusters": list(state.clusters)})
@@ -160,7 +158,7 @@ class Estimates(Algorithm):
         own = {k: proxies[k] for k in names}
         if self.estimator == "gate":
             return {"gate": gate_of(own).text, "begun": None}
-        known = pretend(state, own, plan, self.first_pretend if before is None else self.pretend, self.rho)
+        known = pretend(state, own, plan, self.first_pretend if before is None else self.pretend, self.pull(state))
         if before is not None:
             known = Pretended(before["features"], before["shares"]).then(known).newest(self.pretend_window)
         coefficients = fitted(known)
