@@ -228,7 +228,7 @@ class Simulation:
             self._upload(client, flight, done)
         except Refused as refusal:
             self._bear(client, done, refusal)
-            self._join(client)  # ask for another task, or for the same one again
+            self._ask_again(client)
             return False
         if client in self.place.hostile:
             self._wait_for_honest()
@@ -249,6 +249,12 @@ class Simulation:
             self.totals = replace(self.totals, refusals=refusals)
         self._wait_for_honest()
 
+    def _ask_again(self, client: ClientId) -> None:
+        """Fetch another task, or the refused one again; in rounds give that up, for which all others would wait."""
+        if self.coordinator.pace.in_rounds and self.coordinator.member(client).receipt is not None:
+            self._settle(lambda: self.transport.leave(client))
+        self._join(client)
+
     def _wait_for_honest(self) -> None:
         """Count a training that was of no use to honest clients; too many in a row are the end."""
         self.late_in_a_row += 1
@@ -262,7 +268,7 @@ class Simulation:
             )
         raise Stalled(
             f"{self.late_in_a_row} trainings in a row brought no upload of an honest client",
-            "Set patience, so that a round ends without hostile clients, or lower hostile_share",
+            "Lower hostile_share, or let fewer clients leave",
         )
 
     def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
