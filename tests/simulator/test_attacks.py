@@ -22,6 +22,7 @@ from artesian.simulator.jobs import Job, Place
 from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
 from artesian.simulator.run import Progress, Simulation, run_experiment
+from artesian.simulator.saved_runs import progress_in
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 LAYOUT = ToyModel().layout
@@ -213,6 +214,7 @@ def stop_at(count: int) -> Any:
     return look
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_processes_and_resumed_runs_find_the_same_bits(attack: Attack, tmp_path: Path) -> None:
     length = 8 if attack == "flood" else 30  # honest uploads
@@ -348,6 +350,14 @@ def test_a_run_lasts_so_many_uploads_of_honest_clients() -> None:
     assert len(run.metrics["upload"]) == 60
     assert run.summary["uploads"] == 60 + run.summary["hostile_uploads"]
     assert run.summary["hostile_uploads"] > 0
+
+
+def test_progress_counts_uploads_of_honest_clients(tmp_path: Path) -> None:
+    seen: list[int] = []
+    experiment = toy(snapshot_every=1)
+    run = run_experiment(experiment, out=tmp_path / "run", progress=lambda progress: seen.append(progress.uploads))
+    assert run and seen[-1] == 60
+    assert progress_in(tmp_path / "run") == (60, run.summary["rounds"])
 
 
 def test_attackers_do_harm() -> None:
