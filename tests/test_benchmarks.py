@@ -286,3 +286,39 @@ def test_a_papers_table_shows_means_and_how_many_seeds_have_a_figure(tmp_path) -
     assert "wall_seconds" not in results.read_text()
     line = next(line for line in shown("casa-mnist", results) if line.startswith("| CASA |"))
     assert line == ("| CASA | 0.600 ± 0.141 | 0.500 | 21.0 (1 of 2) | 4.0 | - | - | - | 12,100 | 2 | 99.52 / 2.80 |")
+
+
+def test_the_attack_table_has_every_cell_and_what_it_is_compared_with() -> None:
+    from attacks import DEFENCES, METHODS, Cell, cells
+
+    from artesian.config.experiments import load
+    from artesian.simulator.attacks import ATTACKS
+
+    wanted = cells(["nothing"], METHODS, ATTACKS, [1, 2, 5], [0, 1])
+    assert len(wanted) == len(set(wanted)) == 2 * 5 * (1 + 3 * 9)
+    assert wanted[:5] == [Cell("nothing", method, "none", 0, 0) for method in METHODS]
+    for cell in (one for one in wanted if one.seed == 0):
+        fleet = load("digits-4", cell.settings).fleet
+        assert fleet.hostile_share == cell.hostile / 20
+        assert not cell.hostile or fleet.attack == cell.attack
+    assert DEFENCES["nothing"] == []
+
+
+def test_the_attack_table_shows_points_lost(tmp_path) -> None:
+    from attacks import cells, record, recorded, run_all, shown
+
+    results = tmp_path / "attacks.jsonl"
+    wanted = cells(["nothing"], ["cdfl", "fedavg"], ["x10", "flood"], [1], [0, 1])
+    for cell in wanted[:4] + wanted[6:8]:  # both without attacker, x10; then without attacker again
+        lost = 0.125 if cell.hostile else 0.0
+        record(cell, {"client_after": 0.875 - lost, "hostile": 4, "wall_seconds": 9}, results)
+    record(wanted[4], {"ended": "NotFinite: The model holds nan."}, results)
+    assert list(recorded(results)) == [*wanted[:4], *wanted[6:8], wanted[4]]
+    assert [line for line in shown(wanted, results) if line.startswith("| ")] == [
+        "| attack | cdfl | fedavg |",
+        "| none: accuracy | 87.5 | 87.5 |",
+        "| x10 | 12.5 | 12.5 |",
+        "| flood | ended | - |",
+    ]
+    run_all(wanted[:4], 1, tmp_path / "runs", results)  # all of it has ended
+    assert not (tmp_path / "runs").exists()

@@ -86,6 +86,19 @@ def test_people_as_clients_run_as_the_page_says(tmp_path) -> None:
         assert json.loads(told.splitlines()[-1])["uploads"] == 120
 
 
+@pytest.mark.heavy
+def test_attackers_cost_what_the_page_says(tmp_path) -> None:
+    page = (ROOT / "docs" / "how-to" / "study-attacks.md").read_text()
+    (settings,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+    (tmp_path / "attacks.toml").write_text(settings)
+    commands = re.findall(r"^    artesian (simulate attacks.toml.*)$", page, re.M)
+    told = [run(sys.executable, "-m", "artesian.cli", *command.split(), cwd=tmp_path) for command in commands]
+    attacked, peaceful = (json.loads(lines.splitlines()[-1]) for lines in told)
+    assert attacked["hostile"] == 2 and "hostile" not in peaceful
+    for figure in (attacked["client_after"], peaceful["client_after"]):
+        assert f"{figure:.3f}" in page
+
+
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 SERVICE, SIMULATOR = BLOCKS
 

@@ -75,15 +75,19 @@ def check_retry(upload: Upload, member: Member) -> None:
 
 def clip_upload(layout: Layout, upload: Upload, task: Task, longest: float) -> Upload:
     """The upload, its models no further than `longest` from those that were given."""
-    delta = bool(task.settings.get("delta"))
-    several = not delta and not set(upload.models) <= set(task.models)  # one trained from several began at their blend
-    blend = _blend(layout, task, upload) if several else None
-    models = {
-        k: clipped(layout, params, None if delta else task.models.get(k, blend), longest)
-        for k, params in upload.models.items()
-    }
+    given = origins(layout, upload, task)
+    models = {k: clipped(layout, params, given[k], longest) for k, params in upload.models.items()}
     same = all(models[k] is params for k, params in upload.models.items())
     return upload if same else replace(upload, models=models)
+
+
+def origins(layout: Layout, upload: Upload, task: Task) -> dict[str, Params | None]:
+    """Where the training of every model of an upload began; None for a change, which begins at zero."""
+    if task.settings.get("delta"):
+        return dict.fromkeys(upload.models)
+    several = not set(upload.models) <= set(task.models)  # one trained from several began at their blend
+    blend = _blend(layout, task, upload) if several else None
+    return {k: task.models.get(k, blend) for k in upload.models}
 
 
 def _blend(layout: Layout, task: Task, upload: Upload) -> Params:

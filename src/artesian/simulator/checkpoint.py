@@ -35,8 +35,10 @@ class Totals:
     bytes_up: int = 0
     bytes_down: int = 0
     late: int = 0  # uploads that came after their task had expired
+    hostile: int = 0  # of the uploads, those of hostile clients
     wall_seconds: float = 0.0
     notes: Mapping[str, float] = field(default_factory=dict)  # what folds noted, summed up
+    refusals: Mapping[str, int] = field(default_factory=dict)  # uploads of hostile clients that were refused, by error
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Checkpoint:
     found: Mapping[ClientId, Mixture]
     true: Mapping[ClientId, Mixture]
     totals: Totals
-    late_in_a_row: int
+    late_in_a_row: int  # trainings since the last accepted upload of an honest client
     journal: int  # records
     tables: Mapping[str, int]  # bytes
     used: Mapping[ClientId, Voices] = field(default_factory=dict)  # by clients that judge what they use

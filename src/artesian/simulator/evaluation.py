@@ -206,7 +206,7 @@ class Evaluation:
         upload: int,
         time: float,
     ) -> None:
-        """How clusters compare with the true groups and, where that is asked for, how every client does now."""
+        """How clusters compare with the true groups and, where asked for, how every honest client does now."""
         state = coordinator.state
         known = [client for client, member in state.members.items() if member.mixture and client in self.true]
         found = [_largest(state.members[client].mixture or {}) for client in known]
@@ -214,7 +214,8 @@ class Evaluation:
         scores: tuple[Cell | Promise[Cell], ...] = (None, None)
         if self.evaluate == "clients":
             present = [client for client, member in state.members.items() if member.present]
-            scores = self._score_clients(coordinator, notebooks, {client: cycles(client) for client in present})
+            honest = {client: cycles(client) for client in present if client not in self.place.hostile}
+            scores = self._score_clients(coordinator, notebooks, honest)
         judged = (purity(found, true), adjusted_rand(found, true)) if known else (None, None)
         cells = (upload, time, state.rounds, len(state.clusters), *judged, *scores)
         self._rows.append(UnfinishedRow(self.clients, cells))

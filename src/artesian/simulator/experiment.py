@@ -101,6 +101,7 @@ class Experiment:
     def planned(self) -> Self:
         """The same experiment, its algorithm told how long the run is and how many clients it begins with."""
         self._check_cohort()
+        self._check_honest()
         forecast = Forecast(self._early(), None if self.rounds else self.uploads, self.rounds)
         return replace(self, algorithm=self.algorithm.planned(forecast))
 
@@ -124,6 +125,12 @@ class Experiment:
         clients, wanted = len(self.world.names), self.algorithm.pace().clients_needed
         if wanted > clients:
             raise SettingError(f"A round needs {wanted} clients, but there are {clients}", "Lower clients_per_round")
+
+    def _check_honest(self) -> None:
+        """There is an honest client: only these are evaluated."""
+        clients = len(self.world.names)
+        if round(self.fleet.hostile_share * clients) == clients:
+            raise SettingError(f"All clients would be hostile: there are {clients}", "Lower hostile_share")
 
     def check_run(self, seed: int) -> None:
         """Refuse a run that would never fold, cannot train, or lacks proxy sets that its settings need."""
@@ -155,7 +162,7 @@ class Experiment:
             "model": self.model.describe(),
         }
         tables = {
-            "fleet": asdict(self.fleet),
+            "fleet": self.fleet.settings,
             "training": self.training.settings,
             "start": asdict(self.start),
             "shift": asdict(self.shift),

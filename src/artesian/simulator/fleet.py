@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from artesian.core import ClientId, generator
 from artesian.errors import check
+from artesian.simulator.attacks import ATTACKS, FLOOD, Attack
 
 TIMES = ("latency_max", "redraw", "slow_share", "slow_factor", "latency")  # what makes durations
 SHARES = ("slow_share", "leave_share", "late_share")
@@ -35,6 +37,8 @@ class Fleet:
     return_after: float | None = None  # and come back so much later; None: never
     late_share: float = 0.0  # of the clients join late, chosen by seed
     late_by: float = 0.0  # at a uniform time before this one
+    hostile_share: float = 0.0  # of the clients attack, chosen by seed
+    attack: Attack = "sign-flip"  # what these do
 
     def __post_init__(self) -> None:
         rules = {
@@ -48,6 +52,9 @@ class Fleet:
             "late_by is positive where late_share is": not self.late_share or self.late_by > 0,
             "return_after is positive and finite": self.return_after is None or 0 < self.return_after < inf,
             "leave_by and late_by are finite": 0 <= self.leave_by < inf and 0 <= self.late_by < inf,
+            "hostile_share is in [0, 1)": 0 <= self.hostile_share < 1,
+            f"attack is one of {', '.join(ATTACKS)}": self.attack in ATTACKS,
+            "attack has an effect only with hostile_share": bool(self.hostile_share) or self.attack == Fleet.attack,
         }
         check(self, rules)
         timed = self.schedule == "latency"
@@ -58,6 +65,12 @@ class Fleet:
                 for n in TIMES
             },
         )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its fields by name. Without hostile clients those about them are left out, as before there were any."""
+        told = asdict(self)
+        return told if self.hostile_share else {k: v for k, v in told.items() if k not in ("hostile_share", "attack")}
 
 
 @dataclass
@@ -70,6 +83,11 @@ class Habits:
     _turns: dict[ClientId, list[int]] = field(default_factory=dict)
     _drawn: int = 0
     _sets: dict[str, set[ClientId]] = field(default_factory=dict)
+
+    @cached_property
+    def hostile(self) -> frozenset[ClientId]:
+        """The clients that attack."""
+        return frozenset(self._chosen("hostile", self.fleet.hostile_share))
 
     def joins_at(self, client: ClientId) -> float:
         """When this client first comes."""
@@ -84,10 +102,14 @@ class Habits:
         return self.joins_at(client) + float(generator(self.seed, "leave", client).uniform(0, self.fleet.leave_by))
 
     def finishes_at(self, client: ClientId, number: int, now: float, work: float = 1.0) -> float:
-        """When a training begun now is done; `work` is its share of a usual one."""
+        """When a training begun now is done; `work` is its share of a usual one.
+
+        Who floods needs a hundredth of its time: in the uniform schedule, of the mean time between two turns.
+        """
+        floods = self.fleet.attack == "flood" and client in self.hostile
         if self.fleet.schedule == "uniform":
-            return float(self._next_turn(client, now))
-        return now + self._duration(client, number) * work
+            return now + len(self.names) / FLOOD if floods else float(self._next_turn(client, now))
+        return now + self._duration(client, number) * work / (FLOOD if floods else 1.0)
 
     def _duration(self, client: ClientId, number: int) -> float:
         fleet, duration = self.fleet, self.fleet.latency

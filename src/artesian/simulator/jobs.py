@@ -34,6 +34,7 @@ from artesian.recipes import recipe
 from artesian.recipes.accepting import Candidate, Split, candidates, choose, divided, undivided
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
+from artesian.simulator.attacks import Attack, forged, poisoned
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
 from artesian.simulator.worlds import World
@@ -149,6 +150,8 @@ class Place:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # those that are not built in
     tune: Plan | None = None  # how clients train what they drew before they use it; None: not at all
     hold_back: float | None = None  # the share of their data by which clients judge what they use; None: they do not
+    hostile: frozenset[ClientId] = frozenset()  # clients that attack
+    attack: Attack = "sign-flip"  # what these do
 
     @cached_property
     def proxies(self) -> dict[ClusterId, Learner]:
@@ -188,9 +191,10 @@ class Place:
         spent = spent or Stopwatch()
         with spent.part("training"):
             visit = self.world.visit(self.seed, job.client, job.cycle)
-            learner = self._split(job.client, visit.train).train
+            learner = self._split(job.client, self._learnt(job.client, visit.train)).train
             known = recipe(job.task.recipe, self.recipes)
             fit = follow(known, self.model.layout, job.client, job.task, learner, job.notebook)
+            fit = self._sent(job, fit)
         if not fit.trained:
             return Done(fit, None, visit.mixture)
         with spent.part("evaluating"):
@@ -198,6 +202,16 @@ class Place:
         with spent.part("measuring"):
             evidence = self._measured(fit.upload, job.receipt, visit.mixture)
         return Done(fit, before, visit.mixture, evidence)
+
+    def _learnt(self, client: ClientId, train: Samples) -> Samples:
+        """What a client trains on: its data, unless it is hostile and poisons them."""
+        return poisoned(self.attack, train, self.world.classes) if client in self.hostile else train
+
+    def _sent(self, job: Job, fit: Fit) -> Fit:
+        """What following the recipe gave, with the upload that leaves the client: a hostile one forges it."""
+        if job.client not in self.hostile:
+            return fit
+        return replace(fit, upload=forged(self.attack, self.model.layout, fit.upload, job.task, self.seed))
 
     def score(self, score: Score, spent: Stopwatch) -> float:
         """How well models do on test data."""

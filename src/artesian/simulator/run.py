@@ -10,12 +10,13 @@ from typing import Any
 
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import Stalled, TaskClosed
+from artesian.errors import Refused, Stalled, TaskClosed
 from artesian.execution.threads import single_threaded
 from artesian.execution.worker import peak_mb
 from artesian.params import Params
 from artesian.recipes import by_name, registered
 from artesian.recipes.accepting import Voices
+from artesian.simulator.attacks import FLOOD
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals, restore, taken
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, Evaluation, UnscoredUpload, columns_of_uploads
@@ -70,6 +71,7 @@ class Simulation:
         self.theirs = dict.fromkeys(PARTS, 0.0)  # the seconds of all workers together
         self.world = experiment.world
         self._score = "accuracy" if self.world.classes > 1 else "score"
+        self.habits = Habits(experiment.fleet, self.world.names, seed)
         self.place = Place(
             experiment.world,
             experiment.model,
@@ -79,8 +81,9 @@ class Simulation:
             recipes=by_name([*registered(), *experiment.recipes]),
             tune=replace(experiment.training, epochs=experiment.tune) if experiment.tune else None,
             hold_back=experiment.hold_back if experiment.accept == "better" else None,
+            hostile=self.habits.hostile,
+            attack=experiment.fleet.attack,
         )
-        self.habits = Habits(experiment.fleet, self.world.names, seed)
         lengths = checkpoint.tables if checkpoint else {}
         spill = spill or self.means.spill(folder.path if folder else None)
         self.used: Spilled[Voices] = Spilled(spill)
@@ -145,7 +148,9 @@ class Simulation:
         return self.experiment.rounds or self.experiment.uploads
 
     def _done(self) -> int:
-        return self.coordinator.state.rounds if self.experiment.rounds else self.totals.uploads
+        """Rounds, or uploads of honest clients: a flood of others makes no run shorter."""
+        uploads = self.totals.uploads - self.totals.hostile
+        return self.coordinator.state.rounds if self.experiment.rounds else uploads
 
     def _due(self, every: int) -> bool:
         return self.totals.uploads % every == 0
@@ -221,22 +226,50 @@ class Simulation:
         self.cycles[client] = flight.cycle + bool(done.fit.trained)  # an estimate and its training see the same data
         try:
             self._upload(client, flight, done)
-        except TaskClosed:  # out of patience: ask for another
-            self._come_late(done)
-            self._join(client)
+        except Refused as refusal:
+            self._bear(client, done, refusal)
+            self._ask_again(client)
             return False
-        self.late_in_a_row = 0
+        if client in self.place.hostile:
+            self._wait_for_honest()
+        else:
+            self.late_in_a_row = 0
         return bool(done.fit.trained)
 
-    def _come_late(self, done: Done) -> None:
-        sent = self.totals.bytes_up + _bytes(done.fit.upload.models)
-        self.totals = replace(self.totals, late=self.totals.late + 1, bytes_up=sent)
+    def _bear(self, client: ClientId, done: Done, refusal: Refused) -> None:
+        """Count a refusal that ends no run: of an upload out of patience, and of anything that hostile clients send."""
+        late, hostile = isinstance(refusal, TaskClosed), client in self.place.hostile
+        if not late and not hostile:
+            raise refusal
+        totals, reason = self.totals, type(refusal).__name__
+        sent = totals.bytes_up + _bytes(done.fit.upload.models)
+        self.totals = replace(totals, late=totals.late + late, bytes_up=sent)
+        if hostile:
+            refusals = {**totals.refusals, reason: totals.refusals.get(reason, 0) + 1}
+            self.totals = replace(self.totals, refusals=refusals)
+        self._wait_for_honest()
+
+    def _ask_again(self, client: ClientId) -> None:
+        """Fetch another task, or the refused one again; in rounds give that up, for which all others would wait."""
+        if self.coordinator.pace.in_rounds and self.coordinator.member(client).receipt is not None:
+            self._settle(lambda: self.transport.leave(client))
+        self._join(client)
+
+    def _wait_for_honest(self) -> None:
+        """Count a training that was of no use to honest clients; too many in a row are the end."""
         self.late_in_a_row += 1
-        if self.late_in_a_row > 20 * len(self.world.names):
+        faster = FLOOD if self.experiment.fleet.attack == "flood" else 1
+        if self.late_in_a_row <= 20 * len(self.world.names) * faster:
+            return
+        if not self.place.hostile:
             raise Stalled(
                 f"{self.late_in_a_row} trainings in a row came too late",
                 "Raise patience, or lower the latency",
             )
+        raise Stalled(
+            f"{self.late_in_a_row} trainings in a row brought no upload of an honest client",
+            "Lower hostile_share, or let fewer clients leave",
+        )
 
     def _upload(self, client: ClientId, flight: Flight, done: Done) -> None:
         late = self.coordinator.state.version - flight.task.base
@@ -254,7 +287,11 @@ class Simulation:
         if done.before is None:  # it told a mixture and brought no training
             self.totals = replace(self.totals, estimates=self.totals.estimates + 1, bytes_up=sent)
             return replies
-        self.totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
+        hostile = client in self.place.hostile
+        totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
+        self.totals = replace(totals, hostile=totals.hostile + hostile)
+        if hostile:
+            return replies  # only honest clients are evaluated
         told = (self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)
         voices = Voices.of(done.fit.trained) if self.evaluation.wants_models else Voices()
         self.evaluation.note(UnscoredUpload(*told, self.evaluation.blend(done.fit.trained), voices))
@@ -310,7 +347,7 @@ class Simulation:
         """Hand the executor the trainings that are wanted next."""
         if not self.executor.ahead:
             return
-        left = self.executor.ahead if self.experiment.rounds else self.experiment.uploads - self.totals.uploads
+        left = self.executor.ahead if self.experiment.rounds else self._planned - self._done()
         for moment in self.clock.upcoming(min(self.executor.ahead, left)):
             if moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment)):
                 self.executor.begin(self._job(moment.client, self.flights[moment.client]))
@@ -450,12 +487,19 @@ class Simulation:
             "versions": self.coordinator.state.version,
             "late_uploads": totals.late,
             "notes": dict(totals.notes),
+            **(self._summary_of_hostile() if self.experiment.fleet.hostile_share else {}),
             "executor": self.means.name,
             "workers": self.means.workers,
             "wall_seconds": round(totals.wall_seconds, 3),
             "peak_mb": round(peak_mb() + self.executor.peak_mb(), 1),
             **({"profile": self._profile()} if self.profile else {}),
         }
+
+    def _summary_of_hostile(self) -> dict[str, Any]:
+        """How many clients attacked, how many of their uploads were accepted, and how many refused by which error."""
+        refusals = dict(self.totals.refusals)
+        told = {"hostile": len(self.place.hostile), "hostile_uploads": self.totals.hostile}
+        return {**told, "hostile_refused": sum(refusals.values()), "refusals": refusals}
 
     def _profile(self) -> dict[str, Any]:
         """Where the time of this session went, part by part."""

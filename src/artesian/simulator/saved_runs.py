@@ -64,12 +64,13 @@ def open_run(folder: str | Path, *, unfinished: bool = False) -> Run:
 
 
 def progress_in(folder: Path) -> tuple[int, int]:
-    """Uploads and rounds of a run as of its newest snapshot; none where it has no snapshot yet."""
+    """Uploads of honest clients and rounds of a run as of its newest snapshot; none where it has no snapshot yet."""
     checkpoint = _newest(folder)
     if checkpoint is None:
         return 0, 0
     with _sound(folder / "snapshots"):
-        return checkpoint["totals"]["uploads"], checkpoint["coordinator"]["state"]["rounds"]
+        totals = checkpoint["totals"]
+        return totals["uploads"] - totals.get("hostile", 0), checkpoint["coordinator"]["state"]["rounds"]
 
 
 def _config(path: Path) -> Mapping[str, Any]:
