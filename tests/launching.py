@@ -89,7 +89,7 @@ def launcher(prelude: str = SERVING) -> Launcher:
 def served(folder: Path, *words: str) -> Iterator[tuple[str, str]]:
     """The address and the enrolment token of `artesian serve words`, run in this folder until the block ends."""
     log = folder / "log"
-    command = [sys.executable, "-m", "artesian.cli", "serve", *words, "--port", "0", "--set", "log=off"]
+    command = [sys.executable, "-m", "artesian.cli", "serve", *words, "--show-token", "--port", "0", "--set", "log=off"]
     with log.open("w") as said:
         server = subprocess.Popen(command, cwd=folder, stderr=said, stdout=said)
     try:
