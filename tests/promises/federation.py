@@ -174,13 +174,22 @@ class Web:
             return False
 
     def request(
-        self, method: str, path: str, token: str = "", body: bytes | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        token: str = "",
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        seen: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
+        """The status and the body of an answer; its headers go to `seen`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         own = {"authorization": f"Bearer {token}"} if token else {}
         try:
             connection.request(method, path, body, {**own, **(headers or {})})
             reply = connection.getresponse()
+            if seen is not None:
+                seen |= {name.lower(): value for name, value in reply.getheaders()}
             return reply.status, reply.read()
         except http.client.HTTPException as error:
             raise OSError(str(error)) from None

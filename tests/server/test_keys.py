@@ -1,4 +1,4 @@
-"""Signed acknowledgements: which event an upload became, the same for a retry, checked offline, keys that are replaced."""
+"""Signed acknowledgements: which event an upload became, the same for a retry; keys, and how they are replaced."""
 
 import json
 

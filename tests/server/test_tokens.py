@@ -1,4 +1,4 @@
-"""Tokens and secrets: slow hashes that cost once, expiry, quotas that survive a kill, older hashes taken and upgraded."""
+"""Tokens and secrets: slow hashes that cost once, expiry, quotas that survive a kill, older hashes upgraded."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ def test_a_hash_is_salted_and_matches_its_text_alone() -> None:
 
 def test_a_text_is_checked_slowly_once(monkeypatch) -> None:
     made, slow = slow_hash("a text"), []
-    monkeypatch.setattr(hashing, "matches", lambda text, known: slow.append(text) or text == "a text")
+    monkeypatch.setattr(hashing, "matches", lambda text, _: slow.append(text) or text == "a text")
     hashes = Hashes()
 
     async def ask() -> list[bool]:

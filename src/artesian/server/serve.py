@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 import sys
+from asyncio import constants
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -73,7 +74,7 @@ def run(
         listener.close()
         raise
     _make_room_for(settings.connections)
-    asyncio.constants.SSL_HANDSHAKE_TIMEOUT = settings.grace  # type: ignore[misc] # whoever connects and says nothing
+    constants.SSL_HANDSHAKE_TIMEOUT = settings.grace  # type: ignore[assignment] # whoever connects and says nothing
     config = uvicorn.Config(
         create_app(service, auth, settings, keys, crowd),
         http=connections(settings, crowd),
@@ -112,7 +113,8 @@ def url_of(host: str, port: int, *, secure: bool) -> str:
 
 def say(line: str) -> None:
     """Show the operator a line at once."""
-    print(line, file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk may be what the line is about
+        print(line, file=sys.stderr, flush=True)
 
 
 def _stopping(service: Service, handle: Callable[[int, FrameType | None], None]) -> Callable[..., None]:

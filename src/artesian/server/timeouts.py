@@ -93,7 +93,7 @@ def connections(settings: Settings, crowd: Crowd | None = None) -> type[H11Proto
             refusal = here.begin(self, self.address, self.scope["path"] in PROBES)
             self.counted = refusal is None
             if refusal is not None:
-                self.scope[CROWDED] = refusal  # type: ignore[typeddict-unknown-key]
+                self.scope[CROWDED] = refusal  # type: ignore[literal-required]
 
         def _answered(self) -> None:
             if self.counted:
