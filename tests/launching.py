@@ -16,7 +16,9 @@ from pathlib import Path
 
 SERVING = """
 import uvicorn
+import artesian.server.hashing
 import artesian.server.serve
+artesian.server.hashing.COST = 4  # these servers are in a hurry; what a check costs is not what they prove
 from artesian.algorithms import CDFL
 from artesian.testing import ToyModel
 """

@@ -89,8 +89,12 @@ def run(
     )
     server = uvicorn.Server(config)
     server.handle_exit = _stopping(service, server.handle_exit)  # type: ignore[method-assign]
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more when it is done
-        signal.signal(number, lambda *_: sys.exit(_ended(service)))
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens to them, and once more when it is done
+        signal.signal(number, stop)
     say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=cert is not None)}")
     if not tokens.all():
         say(f"no tokens yet: artesian token make {folder} NAME makes one")
@@ -100,10 +104,10 @@ def run(
 
 
 def _ended(service: Service) -> int:
-    """The exit code of a server that ends; 1 if it could not write its last snapshot."""
+    """The exit code of a server that ends; 1 if it did not end in good order, such as without a last snapshot."""
     if service.failed is not None:
         say(f"error: no snapshot was written at the end: {service.failed}")
-    return int(service.failed is not None)
+    return int(not service.closed)
 
 
 def url_of(host: str, port: int, *, secure: bool) -> str:

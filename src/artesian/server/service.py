@@ -71,6 +71,7 @@ class Service:
         self._taken: dict[ClientId, Taken] = {}  # the newest upload of each client
         self._newest: float | None = None  # when the newest upload was accepted
         self.failed: MachineError | None = None  # why the last snapshot could not be written
+        self.closed = False  # in good order
         self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
         self.counts, self._measure = Counts(), measure
         self._since_snapshot = 0
@@ -211,6 +212,7 @@ class Service:
             self._writer.shutdown()
             if self.store is not None:
                 self.store.close()
+        self.closed = self.failed is None
 
     # inside
 
