@@ -1,11 +1,12 @@
 """Signed acknowledgements: which event an upload became, the same for a retry; keys, and how they are replaced."""
 
 import json
+import sys
 
 import pytest
 from promises.federation import SECRET, Server, trained
 
-from artesian.errors import NotAuthentic, StorageError
+from artesian.errors import MissingExtra, NotAuthentic, StorageError
 from artesian.server.app import create_app
 from artesian.server.keys import SigningKeys
 from artesian.server.serve import signing_keys
@@ -83,6 +84,15 @@ def test_keys_that_cannot_be_read_stop_the_start(server) -> None:
         server.keys.path.write_text(text)
         with pytest.raises(StorageError, match="Cannot read the signing keys"):
             signing_keys(server.keys.path.parent)
+
+
+def test_without_its_package_a_check_says_what_to_install(tmp_path, monkeypatch) -> None:
+    keys = SigningKeys(tmp_path / "keys.json")
+    keys.rotate("now")
+    text, published = keys.sign(Acknowledgement("f", "c0", 1, "0" * 64, 2, "1" * 64, "now")), keys.published()
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'artesian\[signing\]'"):
+        verify_acknowledgement(text, published)
 
 
 def test_another_upload_and_odd_texts_are_not_authentic(tmp_path) -> None:

@@ -74,7 +74,7 @@ def run(
         listener.close()
         raise
     _make_room_for(settings.connections)
-    constants.SSL_HANDSHAKE_TIMEOUT = settings.grace  # type: ignore[assignment] # whoever connects and says nothing
+    constants.SSL_HANDSHAKE_TIMEOUT = settings.grace  # whoever connects and says nothing
     config = uvicorn.Config(
         create_app(service, auth, settings, keys, crowd),
         http=connections(settings, crowd),

@@ -111,10 +111,11 @@ def _public_keys(keys: Keys) -> dict[str, bytes]:
 
 
 def _is_signed(said: str, signature: str, public: bytes) -> bool:
+    scheme = _ed25519()
     from cryptography.exceptions import InvalidSignature
 
     try:
-        _ed25519().Ed25519PublicKey.from_public_bytes(public).verify(from_base64(signature), said.encode())
+        scheme.Ed25519PublicKey.from_public_bytes(public).verify(from_base64(signature), said.encode())
     except (InvalidSignature, ValueError):
         return False
     return True
