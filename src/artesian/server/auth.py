@@ -50,9 +50,7 @@ class Auth:
         """The hash to keep of a new client's secret; that of a known client must be the same, and gives nothing."""
         if client not in self._secrets:
             check_secret(secret)
-            made = await self._hashes.make(secret)
-            self._hashes.remember(secret, made)
-            return made
+            return await self._hashes.make(secret)
         if not await self._is_secret(client, secret):
             raise _taken()
         return ""
@@ -67,6 +65,7 @@ class Auth:
         if allowed is not None and self._joined[token] >= allowed:
             raise Unauthorized(f"This enrolment token has let {allowed} clients join", "Ask the operator for another")
         self.store.add_secret(client, prepared, token)
+        self._hashes.remember(secret, prepared)
         self._secrets[client] = prepared
         self._joined[token] += 1
 
