@@ -113,7 +113,7 @@ class Bench:
         """A server process: its port, and the token to join with."""
         store, log = self.folder / "store", self.folder / "log"
         script = str(HERE / "service_server.py")
-        serve = ["serve", f"service_server:{way}", "--store", str(store), "--port", "0"]
+        serve = ["serve", f"service_server:{way}", "--store", str(store), "--show-token", "--port", "0"]
         serve += ["--set", f"bytes_in_flight={ROOM}"]
         if profile:
             command = [script, "profile", str(profile), *serve]

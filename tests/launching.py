@@ -16,7 +16,9 @@ from pathlib import Path
 
 SERVING = """
 import uvicorn
+import artesian.server.hashing
 import artesian.server.serve
+artesian.server.hashing.COST = 4  # these servers are in a hurry; what a check costs is not what they prove
 from artesian.algorithms import CDFL
 from artesian.testing import ToyModel
 """
@@ -89,7 +91,7 @@ def launcher(prelude: str = SERVING) -> Launcher:
 def served(folder: Path, *words: str) -> Iterator[tuple[str, str]]:
     """The address and the enrolment token of `artesian serve words`, run in this folder until the block ends."""
     log = folder / "log"
-    command = [sys.executable, "-m", "artesian.cli", "serve", *words, "--port", "0", "--set", "log=off"]
+    command = [sys.executable, "-m", "artesian.cli", "serve", *words, "--show-token", "--port", "0", "--set", "log=off"]
     with log.open("w") as said:
         server = subprocess.Popen(command, cwd=folder, stderr=said, stdout=said)
     try:

@@ -105,6 +105,8 @@ from artesian.core import Ensemble as Ensemble
 from artesian.core import Pull as Pull
 from artesian.storage.codec import decode as decode
 from artesian.storage.codec import encode as encode
+from artesian.storage.acknowledgement import Acknowledgement as Acknowledgement
+from artesian.storage.acknowledgement import verify_acknowledgement as verify_acknowledgement
 
 ## The engine
 from artesian.engine.coordinator import Coordinator as Coordinator

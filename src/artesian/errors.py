@@ -12,6 +12,7 @@ ArtesianError
 │   ├── ResumeMismatch        the folder to resume belongs to another experiment
 │   ├── Stalled               nobody is left who could upload
 │   ├── RunLocked             another process works on this run
+│   ├── NotAuthentic          an acknowledgement that was altered, or signed by another
 │   ├── StoreMismatch         the store belongs to another federation, or another model
 │   └── StoreLocked           another server works on this store
 ├── MachineError              the machine's failure: exit code 1
@@ -25,6 +26,7 @@ ArtesianError
 └── Refused                   the server says no; nothing has changed
     ├── BadFormat             bytes that are not a message of ours
     ├── UnknownFormat         a format number this version does not know
+    ├── UnknownEncoding       a body that is compressed
     ├── UnknownRoute          an address, or a method at it, that is not served
     ├── BadClient             a client id or a sample count that cannot be
     ├── Unauthorized          no credential, or not the right one
@@ -133,6 +135,10 @@ class RunLocked(UserError):
     """Another process works on this run."""
 
 
+class NotAuthentic(UserError):
+    """An acknowledgement that was altered, or signed by another."""
+
+
 class StoreMismatch(UserError):
     """The store belongs to another federation, or another model."""
 
@@ -187,6 +193,10 @@ class BadFormat(Refused):
 
 class UnknownFormat(Refused):
     """A format number this version does not know."""
+
+
+class UnknownEncoding(Refused):
+    """A body that is compressed."""
 
 
 class UnknownRoute(Refused):

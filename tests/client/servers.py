@@ -57,7 +57,7 @@ class Process:
             probe.bind(("127.0.0.1", 0))
             self.web = Web(probe.getsockname()[1])
         self.url = f"http://127.0.0.1:{self.web.port}"
-        words = ["serve", "points:federation", "--store", "store", "--port", str(self.web.port)]
+        words = ["serve", "points:federation", "--store", "store", "--port", str(self.web.port), "--show-token"]
         self.pid = launcher().start(words, folder, folder / "log", ALGORITHM=algorithm)
         until(lambda: self.web.up() or self.poll() is not None)
         assert self.poll() is None, (folder / "log").read_text()

@@ -366,7 +366,7 @@ def test_a_home_of_another_store_is_named(home) -> None:
 
 
 def test_a_wrong_token_says_where_tokens_come_from(home) -> None:
-    with pytest.raises(Unauthorized, match="artesian serve printed it at its first start"):
+    with pytest.raises(Unauthorized, match="the operator makes one with artesian token make"):
         Session(Transport("http://test", transport=home.wire), "wrong", home.folder / "c1").task(5)
 
 

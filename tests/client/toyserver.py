@@ -14,6 +14,7 @@ from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.messages import encode_task
+from artesian.server.serve import signing_keys
 from artesian.server.service import Service
 from artesian.storage.codec import from_tree, gather
 from artesian.storage.store import EVENTS, Store
@@ -22,7 +23,7 @@ from artesian.storage.store import EVENTS, Store
 class Served:
     """A server, and a note of every task it ever gave."""
 
-    def __init__(self, folder: Path, port: int = 0, federation: Federation | None = None) -> None:
+    def __init__(self, folder: Path, port: int = 0, federation: Federation | None = None, signs: bool = False) -> None:
         proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
         served = federation or Federation(MODEL, CDFL(), proxies, [MODEL.start(0), MODEL.start(1)])
         self.store = Store(folder / "store", served.identity)
@@ -36,7 +37,8 @@ class Served:
         self.listener.bind(("127.0.0.1", port))
         self.address = self.listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
-        config = uvicorn.Config(create_app(self.service, Auth(tokens, self.store)), log_level="critical")
+        keys = signing_keys(folder / "store") if signs else None
+        config = uvicorn.Config(create_app(self.service, Auth(tokens, self.store), keys=keys), log_level="critical")
         config.timeout_graceful_shutdown = 1
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})

@@ -158,6 +158,9 @@ federation = make()
 """
 
 
+BOUNDLESS = ("--set", "joins_per_minute=1e9", "--set", "refusals_per_minute=1e9")  # tests are in a hurry
+
+
 class Web:
     """A server at a port of this machine, as its clients see it."""
 
@@ -171,13 +174,22 @@ class Web:
             return False
 
     def request(
-        self, method: str, path: str, token: str = "", body: bytes | None = None, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        token: str = "",
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        seen: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
+        """The status and the body of an answer; its headers go to `seen`."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         own = {"authorization": f"Bearer {token}"} if token else {}
         try:
             connection.request(method, path, body, {**own, **(headers or {})})
             reply = connection.getresponse()
+            if seen is not None:
+                seen |= {name.lower(): value for name, value in reply.getheaders()}
             return reply.status, reply.read()
         except http.client.HTTPException as error:
             raise OSError(str(error)) from None
@@ -198,8 +210,8 @@ class Process(Web):
         self.start(**environment)
 
     def start(self, **environment: str) -> None:
-        words = ["serve", "served:federation", "--store", "store", "--port", str(self.port)]
-        words += ["--set", "snapshot_every=7", *self.options]
+        words = ["serve", "served:federation", "--store", "store", "--port", str(self.port), "--show-token"]
+        words += ["--set", "snapshot_every=7", *BOUNDLESS, *self.options]
         self.pid = self.source.start(words, self.folder, self.folder / "log", **environment)
         end = time.monotonic() + 60
         while not self.up():

@@ -1,6 +1,6 @@
 """A proof that cannot fail proves nothing: take each safeguard away, and the promise that rests on it must go red.
 
-Left-out syncs, unpickled bodies, growth, leaks and odd file names are shown beside their own promises.
+Left-out syncs, unpickled bodies, growth, leaks, odd file names and crowds are shown beside their own promises.
 """
 
 import pytest
@@ -8,9 +8,14 @@ from promises.checks import lost_or_twice, untyped
 from promises.federation import SECRET, Server, draws, trained
 from promises.test_p03_refused_changes_nothing import Bench, check_refusals
 from promises.test_p10_bad_credentials import check_routes
+from promises.test_p12_secrets import leaks
 from promises.test_p13_tampering import check_cut, left_behind
+from promises.test_p26_acknowledged import check_forgeries
+from server.test_tokens import test_a_quota_is_counted_by_members_and_survives_a_kill as check_quota
 
 import artesian.engine.coordinator
+import artesian.server.hashing
+import artesian.storage.acknowledgement
 from artesian.server.auth import Auth
 from artesian.server.limits import Limits
 from artesian.server.service import Service
@@ -20,6 +25,10 @@ from artesian.storage.store import Store
 
 def nothing(*_, **__) -> None:
     """A safeguard that is not there."""
+
+
+async def nobody_asked(*_, **__) -> None:
+    """A credential check that is not there."""
 
 
 def vast(self, settings, layout, models) -> None:
@@ -40,7 +49,7 @@ real_limits = Limits.__init__
         ("BadMixture", artesian.engine.coordinator, "check_mixture", nothing),
         ("TooLarge", Limits, "__init__", vast),
         ("Busy", Limits, "count", nothing),
-        ("Unauthorized", Auth, "client", nothing),
+        ("Unauthorized", Auth, "client", nobody_asked),
     ],
 )
 def test_without_a_check_its_refusal_is_missed(tmp_path, promise, monkeypatch, reason, place, name, without) -> None:
@@ -55,7 +64,7 @@ def test_without_a_check_its_refusal_is_missed(tmp_path, promise, monkeypatch, r
 def test_without_the_credential_check_the_walk_over_the_routes_goes_red(tmp_path, promise, monkeypatch) -> None:
     promise("meta")
     server = Server(tmp_path / "store")
-    monkeypatch.setattr(Auth, "client", nothing)
+    monkeypatch.setattr(Auth, "client", nobody_asked)
     with pytest.raises(AssertionError):
         check_routes(server, {"authorization": "Bearer wrong"})
     server.close()
@@ -84,6 +93,30 @@ def test_a_server_that_forgets_an_event_is_seen(tmp_path, promise, monkeypatch) 
     assert lost_or_twice({key: "another"}, [key], [upload]) == ["('c0', 1) has another body"]
     assert lost_or_twice(sent, [key], [upload]) == []
     server.close()
+
+
+def test_without_the_signature_check_a_forged_acknowledgement_is_taken(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    monkeypatch.setattr(artesian.storage.acknowledgement, "_is_signed", lambda *_: True)
+    with pytest.raises(AssertionError, match="was taken for genuine"):
+        check_forgeries(tmp_path, 30, draws("meta"))
+
+
+def test_a_server_that_counts_no_joins_is_seen(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    monkeypatch.setattr(Store, "enrolments", lambda _: {})
+    with pytest.raises(AssertionError):
+        check_quota(tmp_path)
+
+
+def test_a_server_that_keeps_secrets_as_they_are_is_seen(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    monkeypatch.setattr(artesian.server.hashing, "slow_hash", lambda text: text)
+    server = Server(tmp_path / "store")
+    server.join()
+    server.close()
+    kept = {str(path): path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
+    assert leaks([SECRET + SECRET], kept) == [] and leaks(["x" * 16 + SECRET], kept)
 
 
 def test_an_untyped_answer_is_seen() -> None:

@@ -144,6 +144,11 @@ def bad_mixture(bench, rng):
     return bench.send(mixture=rng.choice([{"k9": 0.5}, {"k0": -rng.random() - 1e-9}, {"k0": 1 + rng.random() + 1e-9}]))
 
 
+def unknown_encoding(bench, rng):
+    headers = {"content-encoding": rng.choice(["gzip", "br", "deflate", "zstd", "gzip, identity", "x" * 50])}
+    return bench.put(bench.number, answer("c0", bench.task), headers=headers)
+
+
 def unknown_route(bench, rng):
     path = rng.choice(["/", "/v2/federation", "/v1/clients/c0/tasks", "/v1/clients/c0/uploads/1/2", "/admin"])
     return bench.server.ask(rng.choice(["GET", "PUT", "DELETE"]), path, SECRET)
@@ -153,7 +158,7 @@ REASONS = {
     make.__name__.title().replace("_", ""): make
     for make in (
         bad_format, unknown_format, bad_client, unauthorized, too_large, too_slow, busy, unknown_client, unknown_task,
-        task_closed, conflict, wrong_models, wrong_shape, not_finite, bad_mixture, unknown_route,
+        task_closed, conflict, wrong_models, wrong_shape, not_finite, bad_mixture, unknown_route, unknown_encoding,
     )
 }  # fmt: skip
 

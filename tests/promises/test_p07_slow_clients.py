@@ -33,7 +33,7 @@ federation = Federation(Large(), FedAsync(), name="large")
 """
 ROOM = 64  # MB of bodies and answers under way
 GROWTH = 4 * ROOM  # MB of memory: what is under way, as models, as bytes, and on its way to a socket
-LIMITS = ("grace=1", "slowest=4000000", f"bytes_in_flight={ROOM << 20}", "log=off")
+LIMITS = ("grace=1", "slowest=4000000", f"bytes_in_flight={ROOM << 20}", "connections_per_address=2000", "log=off")
 NAMES = [f"slow{i}" for i in range(20)]
 
 

@@ -3,7 +3,7 @@
 import pytest
 from promises.federation import SECRET
 
-from artesian.server.auth import fingerprint
+from artesian.server.hashing import fingerprint
 
 BAD = [
     {},

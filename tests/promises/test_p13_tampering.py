@@ -7,7 +7,8 @@ import pytest
 from promises.federation import SECRET, Server, answer, draws, federation
 
 from artesian.errors import ArtesianError
-from artesian.server.auth import Auth, Tokens, fingerprint
+from artesian.server.auth import Auth, Tokens
+from artesian.server.hashing import NAME
 from artesian.server.service import Service
 from artesian.storage.store import Store
 
@@ -68,7 +69,7 @@ def flipped(folder: Path, rng) -> str:
     data = bytearray(path.read_bytes())
     at = rng.randrange(len(data))
     if path.name == FILES[0] and rng.random() < 0.4:  # where the clients' secrets are
-        at = max(0, data.find(fingerprint(f"{SECRET} 0").encode())) // PAGE * PAGE + rng.choice(
+        at = max(0, data.find(f"{NAME}$".encode())) // PAGE * PAGE + rng.choice(
             [rng.randrange(60), rng.randrange(PAGE - 600, PAGE)]
         )
     data[at] ^= rng.randint(1, 255)

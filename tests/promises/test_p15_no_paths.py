@@ -23,7 +23,7 @@ PIECES = [
 ]  # fmt: skip
 HEX = r"[0-9a-f]{64}(\.safetensors)?(\.tmp)?"
 OWN = re.compile(
-    rf"artesian\.db(-wal|-shm|-journal)?|mark|lock|tokens\.(json|lock)(\.tmp)?|(blobs|shelf|parts)(/{HEX})?"
+    rf"artesian\.db(-wal|-shm|-journal)?|mark|lock|(tokens|keys)\.(json|lock)(\.tmp)?|(blobs|shelf|parts)(/{HEX})?"
 )
 
 

@@ -1,12 +1,14 @@
 """P19: told to stop under load, a server ends in good order and soon, and nothing acknowledged is lost."""
 
+import os
+import resource
 import signal
 import threading
 import time
 
 import pytest
 from promises.checks import history, lost_or_twice
-from promises.federation import Process, clients, draws, restored
+from promises.federation import Process, clients, draws, restored, until
 
 pytestmark = pytest.mark.heavy
 
@@ -31,6 +33,30 @@ class Waiter(threading.Thread):
                 )
             except OSError:
                 time.sleep(0.02)
+
+
+def test_a_server_that_is_stopped_as_soon_as_it_serves_ends_well(tmp_path, promise) -> None:
+    turns = promise("stops")
+    server = Process(tmp_path)
+    assert server.stop(signal.SIGTERM) == 0
+    for _ in range(turns):
+        (tmp_path / "log").write_text("")
+        words = ["serve", "served:federation", "--store", "store", "--port", str(server.port)]
+        pid = server.source.start(words, tmp_path, tmp_path / "log")
+        until(lambda: "serving toy at" in (tmp_path / "log").read_text())
+        os.kill(pid, signal.SIGTERM)
+        assert server.source.wait(pid) == 0, (tmp_path / "log").read_text()
+        assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def test_a_server_that_cannot_write_its_last_snapshot_says_so_by_its_exit_code(tmp_path) -> None:
+    server = Process(tmp_path, "--set", "log=off")
+    task = server.upload("c0", server.join("c0"))
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))  # as on a full disk
+    assert server.stop(signal.SIGTERM) == 1
+    server.start()
+    assert server.upload("c0", task)  # nothing was lost
+    assert server.stop(signal.SIGTERM) == 0
 
 
 def test_stopped_under_load_a_server_ends_soon_and_loses_nothing(tmp_path, promise, figure) -> None:

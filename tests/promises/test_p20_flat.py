@@ -53,7 +53,18 @@ def test_a_server_is_up_soon_and_has_not_imported_torch(tmp_path, promise, figur
     """The command as a user starts it, imports and all."""
     promise("start")
     (tmp_path / "served.py").write_text(APP)
-    command = [sys.executable, "-m", "artesian.cli", "serve", "served:federation", "--store", "store", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "artesian.cli",
+        "serve",
+        "served:federation",
+        "--store",
+        "store",
+        "--port",
+        "0",
+        "--show-token",
+    ]
     began = time.monotonic()
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:

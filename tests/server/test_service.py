@@ -25,7 +25,7 @@ from artesian.params import seal
 from artesian.server.auth import Auth, Tokens
 from artesian.server.limits import Announced, Limits
 from artesian.server.messages import decode_task
-from artesian.server.serve import describe, first_tokens
+from artesian.server.serve import describe, first_tokens, say_tokens
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.storage.codec import encode
@@ -119,8 +119,7 @@ def test_tokens_are_kept_as_hashes_and_named_once(tmp_path) -> None:
     tokens = Tokens(tmp_path / "tokens.json")
     text = tokens.make("enrol", "mine")
     assert text not in (tmp_path / "tokens.json").read_text()
-    assert Tokens(tmp_path / "tokens.json").allows(text, "enrol")
-    assert not tokens.allows(text, "admin")
+    assert Tokens(tmp_path / "tokens.json").all()[0].may_be(text)
     with pytest.raises(SettingError, match="a token named 'mine' already"):
         tokens.make("admin", "mine")
     with pytest.raises(SettingError, match="Did you mean 'mine'"):
@@ -358,11 +357,12 @@ def test_another_federation_is_refused_and_a_store_describes_itself(tmp_path) ->
 
 
 def test_the_first_start_makes_tokens_and_later_ones_do_not(tmp_path, capsys) -> None:
-    tokens = first_tokens(tmp_path)
+    assert first_tokens(tmp_path, None).all() == []
+    tokens = first_tokens(tmp_path, say_tokens)
     shown = capsys.readouterr().err
     assert [token.scope for token in tokens.all()] == ["enrol", "admin"]
-    assert tokens.allows(shown.splitlines()[0].split()[-1], "enrol")
-    first_tokens(tmp_path)
+    assert tokens.all()[0].may_be(shown.splitlines()[0].split()[-1])
+    first_tokens(tmp_path, say_tokens)
     assert capsys.readouterr().err == ""
 
 
@@ -383,15 +383,15 @@ def test_a_federation_is_a_value_or_a_function(tmp_path, monkeypatch) -> None:
 def test_guards_compare_whole_secrets(tmp_path) -> None:
     store = Store(tmp_path, {"a": 1})
     auth = Auth(Tokens(tmp_path / "tokens.json"), store)
-    assert auth.is_new("ann", SECRET)
-    auth.keep("ann", SECRET)
-    assert not auth.is_new("ann", SECRET)
-    auth.client(SECRET, "ann")
+    made = asyncio.run(auth.prepared("ann", SECRET))
+    auth.admit("ann", SECRET, made, "")
+    assert asyncio.run(auth.prepared("ann", SECRET)) == ""
+    asyncio.run(auth.client(SECRET, "ann"))
     for wrong in ("", SECRET + "x", SECRET[:-1]):
         with pytest.raises(Unauthorized):
-            auth.client(wrong, "ann")
+            asyncio.run(auth.client(wrong, "ann"))
     with pytest.raises(Unauthorized):
-        auth.client("", "nobody")
+        asyncio.run(auth.client("", "nobody"))
     store.close()
 
 

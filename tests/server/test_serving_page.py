@@ -20,8 +20,8 @@ pytestmark = pytest.mark.heavy
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve-a-federation.md").read_text()
 APP, LIBRARY, BY_HAND, WITHOUT_PROXIES = re.findall(r"```python\n(.*?)```", PAGE, re.S)
-SERVE = re.findall(r"^    artesian (serve app:federation --store store)$", PAGE, re.M)[0]
-SECRET = "0" * 32
+SERVE = re.findall(r"^    artesian (serve app:federation --store store --show-token)$", PAGE, re.M)[0]
+SECRET = "0123456789abcdef0123456789abcdef"
 
 
 @contextmanager

@@ -19,8 +19,9 @@ from artesian.core import Upload
 from artesian.learners.arrays import LinearRegression
 from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
+from artesian.server.crowding import SPARE, Crowd
 from artesian.server.federation import Federation
-from artesian.server.log import REQUESTS, _Json, _Text
+from artesian.server.log import CONNECTIONS, REQUESTS, _Json, _Text
 from artesian.server.messages import decode_task
 from artesian.server.service import Service
 from artesian.server.settings import Settings
@@ -44,8 +45,9 @@ class Served:
         self.service, limits = Service.open(federation, store), Settings(**settings)
         tokens = Tokens(folder / "tokens.json")
         self.enrol, self.admin = tokens.make("enrol", "e"), tokens.make("admin", "a")
-        app = create_app(self.service, Auth(tokens, store), limits)
-        config = uvicorn.Config(app, http=connections(limits), ws="none", log_config=None, timeout_keep_alive=1)
+        crowd = Crowd(limits)
+        app = create_app(self.service, Auth(tokens, store), limits, crowd=crowd)
+        config = uvicorn.Config(app, http=connections(limits, crowd), ws="none", log_config=None, timeout_keep_alive=1)
         self.server = uvicorn.Server(config)
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
@@ -139,6 +141,7 @@ def test_a_body_must_keep_its_pace_from_the_start(serve) -> None:
 def test_who_never_reads_its_answer_is_cut_off_and_holds_no_room(serve) -> None:
     served = serve(grace=0.3, slowest=1e9)
     served.join()
+    assert served.ask("GET", "/metrics", served.admin).status_code == 200  # a first, slow check of the credential
     opened = socket.socket()
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     opened.connect(("127.0.0.1", served.port))
@@ -160,18 +163,119 @@ def test_who_never_reads_its_answer_is_cut_off_and_holds_no_room(serve) -> None:
     opened.close()
 
 
-def test_connections_are_counted(serve) -> None:
-    served = serve(features=5, connections=3)
-    held = [served.connect() for _ in range(3)]
-    until(lambda: len(served.server.server_state.connections) == 3)
-    refused = served.connect()
-    told = refused.recv(1 << 16)
-    assert told.startswith(b"HTTP/1.1 503")
-    assert b"retry-after: 5" in told
-    for opened in (*held, refused):
+def test_a_silent_connection_makes_room_and_a_busy_one_does_not(serve) -> None:
+    served = serve(FedAvg(clients_per_round=2), features=5, connections=3, grace=30)
+    silent = [served.connect() for _ in range(3 + SPARE)]
+    until(lambda: len(served.server.server_state.connections) == 3 + SPARE)
+    served.join()  # in place of the one that was silent longest
+    assert silent[0].recv(1) == b""
+    polls = [served.connect(head("GET", "/v1/clients/c0/task?wait=20", AUTHORIZED)) for _ in range(3)]
+    until(lambda: len(served.server.server_state.tasks) == 3)
+    told = served.ask("GET", "/v1/federation", served.enrol)
+    assert (told.status_code, told.json()["error"], told.headers["connection"]) == (429, "Busy", "close")
+    assert int(told.headers["retry-after"]) > 0
+    assert served.ask("GET", "/healthz").status_code == served.ask("GET", "/readyz").status_code == 200
+    for opened in (*silent, *polls):
         opened.close()
-    until(lambda: not served.server.server_state.connections)
+
+
+def test_an_address_and_a_client_have_limits_of_their_own(serve) -> None:
+    served = serve(FedAvg(clients_per_round=2), features=5, connections_per_address=3, requests_per_client=2)
+    served.join()
+    polls = [served.connect(head("GET", "/v1/clients/c0/task?wait=20", AUTHORIZED)) for _ in range(2)]
+    until(lambda: len(served.server.server_state.tasks) == 2)
+    third = served.ask("GET", "/v1/clients/c0/task?wait=20")
+    assert (third.status_code, third.json()["rule"]) == (429, "Too many requests of this client are under way")
+    slow = head("PUT", "/v1/clients/c1", f"authorization: Bearer {served.enrol}", "content-length: 50")
+    polls.append(served.connect(slow))
+    until(lambda: len(served.server.server_state.tasks) == 3)
+    fourth = served.ask("GET", "/v1/federation", served.enrol)
+    assert (fourth.status_code, fourth.json()["rule"]) == (429, "Too many requests of this address are under way")
     assert served.ask("GET", "/healthz").status_code == 200
+    for opened in polls:
+        opened.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"\x16\x03\x01 not HTTP\r\n\r\n", b" 400 "),
+        (head("PUT", "/v1/clients/c0/uploads/1", AUTHORIZED, "transfer-encoding: chunked") + b"zz\r\n", b" 400 "),
+        (head("GET", "/healthz", "content-length: 5", "content-length: 6"), b" 400 "),
+    ],
+    ids=["no HTTP", "a malformed chunk", "two lengths"],
+)
+def test_bytes_that_are_not_http_are_one_line_with_the_address(serve, caplog, data, status) -> None:
+    served = serve(features=5)
+    with caplog.at_level(logging.INFO):
+        opened = served.connect(data)
+        told = b""
+        while chunk := opened.recv(1 << 16):
+            told += chunk
+        opened.close()
+    assert status in told
+    lines = [_Text().format(record) for record in caplog.records if record.name == CONNECTIONS.name]
+    assert len(lines) == 1 and 'bad request address="127.0.0.1"' in lines[0]
+    assert "Traceback" not in caplog.text
+    assert "artesian_bad_requests 1.0" in served.ask("GET", "/metrics", served.admin).text
+
+
+def test_a_body_whose_end_is_told_in_two_ways_is_refused_and_the_connection_closed(serve) -> None:
+    served = serve(features=5)
+    both = head("PUT", "/v1/clients/c0/uploads/1", AUTHORIZED, "content-length: 4", "transfer-encoding: chunked")
+    opened = served.connect(both + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+    told = b""
+    try:
+        while chunk := opened.recv(1 << 16):
+            told += chunk
+    except ConnectionResetError:
+        pass
+    opened.close()
+    assert told.startswith(b"HTTP/1.1 400") and told.count(b"HTTP/1.1") == 1
+    assert b"Content-Length and a Transfer-Encoding" in told
+
+
+def test_a_compressed_body_and_a_wrong_method_get_their_own_status(serve) -> None:
+    served = serve(features=5)
+    served.join()
+    told = served.ask("PUT", "/v1/clients/c0/uploads/1", content=b"x", headers={"content-encoding": "gzip"})
+    assert (told.status_code, told.json()["error"]) == (415, "UnknownEncoding")
+    wrong = served.ask("POST", "/v1/federation")
+    assert (wrong.status_code, wrong.json()["error"], wrong.headers["allow"]) == (405, "UnknownRoute", "GET")
+    assert served.ask("GET", "/v2").status_code == 404
+
+
+def test_joins_and_refusals_of_an_address_are_rare(serve) -> None:
+    served = serve(features=5, joins_per_minute=2, refusals_per_minute=4)
+    served.join()
+    served.join()
+    third = served.ask("PUT", "/v1/clients/c2", served.enrol, json={"samples": 5, "secret": SECRET})
+    assert (third.status_code, third.headers["retry-after"]) == (429, "5")
+    said = [served.ask("GET", "/v1/clients/c0/task", f"wrong {turn}").status_code for turn in range(6)]
+    assert said == [401] * 4 + [429] * 2
+    assert served.ask("GET", "/v2", "wrong").status_code == 429
+    assert served.ask("GET", "/v1/clients/c0/task").status_code == 200  # its secret was checked before
+    assert served.ask("GET", "/healthz").status_code == 200
+
+
+def test_latencies_statuses_and_reasons_are_in_the_metrics(serve) -> None:
+    served = serve(features=5)
+    task = decode_task(served.join())
+    assert "artesian_newest_upload_age_seconds" not in served.ask("GET", "/metrics", served.admin).text
+    body = encode("upload", Upload("c0", 1, 5, {"blend": task.models["blend"]}))
+    assert served.ask("PUT", "/v1/clients/c0/uploads/1", content=body).status_code == 200
+    assert served.ask("GET", "/v1/clients/c0/task", "wrong").status_code == 401
+    told = served.ask("GET", "/metrics", served.admin).text
+    for line in (
+        'artesian_request_seconds_count{route="/v1/clients/{client}/uploads/{number}"} 1.0',
+        'artesian_responses_total{route="/v1/clients/{client}/task",status="401"} 1.0',
+        'artesian_refusals_by_reason{reason="Unauthorized"} 1.0',
+        'artesian_cluster_loss{cluster="k0"}',
+        "artesian_newest_upload_age_seconds",
+        "artesian_connections ",
+        "artesian_connections_evicted 0.0",
+    ):
+        assert line in told, line
 
 
 def announced(body: bytes) -> str:

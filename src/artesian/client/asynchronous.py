@@ -67,6 +67,15 @@ class AsyncSession:
         """See `Session.leave`."""
         await self._run(self._session.leave)
 
+    @property
+    def acknowledgement(self) -> str | None:
+        """See `Session.acknowledgement`."""
+        return self._session.acknowledgement
+
+    async def keys(self) -> dict[str, Any]:
+        """See `Session.keys`."""
+        return await self._run(self._session.keys)
+
     async def close(self) -> None:
         """Close the connections, after the calls under way; closing twice is harmless."""
         try:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
@@ -42,6 +42,7 @@ from artesian.recipes import by_name, recipe
 from artesian.recipes.accepting import SHARE, Accept, Choice, Split, Voices, candidates, choose
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
+from artesian.storage.acknowledgement import HEADER
 from artesian.storage.codec import FORMAT, check_format, decode, encode
 from artesian.storage.files import storage, write_file
 from artesian.storage.older import translated_notebook
@@ -197,6 +198,19 @@ class Session:
         plan = replace(Plan.of(task.settings), epochs=epochs)
         return tuned(drawn, learner, seed=derive(task.settings["seed"], "tune"), plan=plan)
 
+    @property
+    def acknowledgement(self) -> str | None:
+        """The server's signed word that it took this client's last upload; None where it never signed one.
+
+        `artesian.verify_acknowledgement` checks it, now or later, with the keys that `keys` fetches.
+        """
+        data = self._stored("acknowledgement")
+        return None if data is None else data.decode()
+
+    def keys(self) -> dict[str, Any]:
+        """The server's public keys, with which an acknowledgement is checked: keep them where you keep those."""
+        return dict(self.transport.send("GET", "/v1/keys", self.token).json())
+
     def kept(self) -> Task | None:
         """The newest task at home, without asking anybody."""
         data = self._stored("task")
@@ -263,7 +277,7 @@ class Session:
 
     def _join(self, samples: int, changed: bool) -> httpx.Response:
         body = {"samples": samples, "changed": changed, "secret": self._secret}
-        with _explained("Check the token: artesian serve printed it at its first start; artesian token makes others"):
+        with _explained("Check the token: the operator makes one with artesian token make"):
             answer = self.transport.send("PUT", self._path(), self.token, json=body)
         write_file(self.home / "joined", b"")
         return answer
@@ -288,6 +302,8 @@ class Session:
         except FINAL:
             self._drop_spool()  # it will never be accepted: the next refresh trains again
             raise
+        if signed := answer.headers.get(HEADER):
+            write_file(self.home / "acknowledgement", signed.encode())
         task = self._task_in(answer)
         self._taken(spool)
         return task

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +36,7 @@ def serve(
     key: Path | None = None,
     insecure: bool = False,
     changes: Sequence[str] = (),
+    show: Callable[[dict[str, str]], None] | None = None,
 ) -> None:
     """Serve until stopped; then finish what is under way and take a snapshot."""
     check_transport(host, cert, key, insecure)
@@ -45,7 +46,7 @@ def serve(
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
         measuring_pool(federation, settings, source, changes) as pool,
     ):
-        run(federation, settings, folder, host, port, cert, key, pool)
+        run(federation, settings, folder, host, port, cert, key, pool, show)
 
 
 @contextmanager

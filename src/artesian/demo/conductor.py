@@ -23,7 +23,7 @@ from artesian.demo.processes import Attendant, free_port, handled
 from artesian.demo.records import Records
 from artesian.demo.screen import DemoProgress, Screen
 from artesian.errors import MachineError, RunExists, ServerFailed, SettingError, WorkerLost
-from artesian.server.auth import Tokens
+from artesian.server.tokens import Tokens
 from artesian.storage.files import storage
 
 LIMIT = 100.0  # seconds for all but the closing check, so that the demo ends within two minutes

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import Busy, MissingExtra, Refused, StorageError, StudyFailed, UnknownRoute, WorkerLost
+from artesian.errors import (
+    BadFormat,
+    Busy,
+    MissingExtra,
+    Refused,
+    StorageError,
+    StudyFailed,
+    UnknownRoute,
+    WorkerLost,
+)
 from artesian.server.auth import Auth, NoAuth
-from artesian.server.log import ERROR, Logged
-from artesian.server.routes import Routes
+from artesian.server.crowding import Crowd, address_of
+from artesian.server.keys import SigningKeys
+from artesian.server.log import CROWDED, ERROR, App, Logged, Receive, Scope, Send
+from artesian.server.routes import Routes, too_many_refusals
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.statuses import FAILURES, STATUSES
@@ -26,17 +37,24 @@ except ModuleNotFoundError:
 
 Failure = Refused | StorageError | WorkerLost | StudyFailed
 SHOWN = 300  # characters of each part of a refusal, which may repeat what a client sent
-EXPOSED = ["etag", "retry-after", "upload-offset", "repr-digest"]  # headers that pages of other origins may read
+EXPOSED = ["etag", "retry-after", "upload-offset", "repr-digest", "artesian-acknowledgement"]  # to other origins' pages
 DISK = "The server cannot use its disk", "Try again later; nothing has changed"  # a path is nobody's business
 
 
-def create_app(served: Service | Coordinator, auth: Auth | None = None, settings: Settings | None = None) -> FastAPI:
-    """The application of a service.
+def create_app(
+    served: Service | Coordinator,
+    auth: Auth | None = None,
+    settings: Settings | None = None,
+    keys: SigningKeys | None = None,
+    crowd: Crowd | None = None,
+) -> FastAPI:
+    """The application of a service; `keys` sign acknowledgements, `crowd` knows the connections.
 
     A bare coordinator, without `auth`, is for tests in process: anybody may call, and nothing is kept on disk.
     """
     service = served if isinstance(served, Service) else Service(served)
     settings = settings or Settings()
+    routes = Routes(service, auth or NoAuth(), settings, keys, crowd)
     app = FastAPI(title="Artesian", lifespan=_lifespan(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:
         app.add_middleware(
@@ -46,21 +64,53 @@ def create_app(served: Service | Coordinator, auth: Auth | None = None, settings
             allow_headers=["*"],
             expose_headers=EXPOSED,
         )
-    app.add_middleware(Logged)
+    refuse = _refuse(routes)
+    app.add_middleware(Entrance, refuse=refuse)
+    app.add_middleware(Logged, observe=routes.latencies.observe)
     kinds: tuple[type[Exception], ...] = (Refused, *FAILURES, HTTPException)
     for kind in kinds:
-        app.add_exception_handler(kind, _refuse(service))
-    Routes(service, auth or NoAuth(), settings).add_to(app)
+        app.add_exception_handler(kind, refuse)
+    routes.add_to(app)
     return app
 
 
-def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONResponse]]:
+Refuse = Callable[[Request, Exception], Awaitable[JSONResponse]]
+
+
+class Entrance:
+    """Refuses what no route should see: one request too many, and a body whose end is told in two ways."""
+
+    def __init__(self, app: App, refuse: Refuse) -> None:
+        self.app, self.refuse = app, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = (scope.get(CROWDED) or _framing(scope["headers"])) if scope["type"] == "http" else None
+        if refusal is None:
+            await self.app(scope, receive, send)
+            return
+        response = await self.refuse(Request(scope), refusal)
+        response.headers["connection"] = "close"
+        await response(scope, receive, send)
+
+
+def _framing(headers: list[tuple[bytes, bytes]]) -> BadFormat | None:
+    """The refusal of a request that one server could read as one, and another as two."""
+    if {b"content-length", b"transfer-encoding"} <= {name.lower() for name, _ in headers}:
+        return BadFormat("The request has a Content-Length and a Transfer-Encoding", "Send one of them")
+    return None
+
+
+def _refuse(routes: Routes) -> Refuse:
     async def refuse(request: Request, error: Exception) -> JSONResponse:
         headers: dict[str, str] = {}
         if isinstance(error, HTTPException):  # the router's own
-            headers, error = dict(error.headers or {}), _no_route(error.status_code)
+            headers, error = _lower(error.headers), _no_route(error.status_code)
         assert isinstance(error, Failure)
-        service.counts.refused += 1
+        if isinstance(error, Refused) and not isinstance(error, Busy):
+            if routes.is_unwelcome(request):
+                headers, error = {"connection": "close"}, too_many_refusals()
+            routes.limits.refusals.spend(address_of(request.client))
+        _count(routes.service, type(error).__name__)
         request.scope[ERROR] = type(error).__name__
         if isinstance(error, (Busy, WorkerLost, StudyFailed)):
             headers["retry-after"] = str(Busy.seconds)
@@ -68,6 +118,15 @@ def _refuse(service: Service) -> Callable[[Request, Exception], Awaitable[JSONRe
         return JSONResponse(_body(error), 405 if "allow" in headers else status, headers)
 
     return refuse
+
+
+def _count(service: Service, reason: str) -> None:
+    service.counts.refused += 1
+    service.counts.reasons[reason] = service.counts.reasons.get(reason, 0) + 1
+
+
+def _lower(headers: Mapping[str, str] | None) -> dict[str, str]:
+    return {name.lower(): value for name, value in (headers or {}).items()}
 
 
 def _body(error: Failure) -> dict[str, str]:

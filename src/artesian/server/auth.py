@@ -1,126 +1,23 @@
 """Who may do what: tokens of the operator, secrets of the clients. Only hashes are kept, and none is ever logged.
 
-Whoever holds an enrolment token may join. A client makes a secret before it joins, and acts with it as itself and
-nobody else. An admin token reads the metrics. Tokens live in `tokens.json` beside the store's database, so that the
-operator can make and revoke them while the server runs.
+Whoever holds an enrolment token may join, as long as it is valid and has joins left. A client makes a secret before it
+joins, and acts with it as itself and nobody else. An admin token reads the metrics.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import json
-import os
-import secrets
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Literal
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
-from artesian.errors import SettingError, StorageError, StoreDamaged, Unauthorized, nearest
-from artesian.storage.codec import FORMAT, check_format
-from artesian.storage.files import lock_file, storage, write_file
+from artesian.errors import StorageError, StoreDamaged, Unauthorized
+from artesian.server.hashing import Hashes, is_older, slow_hash
+from artesian.server.tokens import Scope, Token, Tokens
 from artesian.storage.store import Store
 
-Scope = Literal["enrol", "admin"]
-
-
-@dataclass(frozen=True)
-class Token:
-    """One token, by its hash."""
-
-    name: str
-    scope: Scope
-    hash: str
-    revoked: bool = False
-
-
-class Tokens:
-    """The operator's tokens, in a file that is read again when it changes."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._read: tuple[int, list[Token]] = (-1, [])
-
-    def all(self) -> list[Token]:
-        """Every token, revoked ones included."""
-        try:
-            changed = self.path.stat().st_mtime_ns
-        except FileNotFoundError:
-            return []
-        if changed != self._read[0]:
-            self._read = changed, self._load()
-        return self._read[1]
-
-    def make(self, scope: Scope, name: str) -> str:
-        """A new token: its text is shown only now."""
-        with self._turn():
-            if any(token.name == name for token in self.all()):
-                raise SettingError(
-                    f"There is a token named {name!r} already", "Choose another name, or rotate that one"
-                )
-            text = f"artesian_{scope}_{secrets.token_urlsafe(32)}"
-            self._save([*self.all(), Token(name, scope, fingerprint(text))])
-        return text
-
-    def revoke(self, name: str) -> None:
-        """Make a token invalid from now on."""
-        with self._turn():
-            self._save([replace(t, revoked=True) if t is self._named(name) else t for t in self.all()])
-
-    def rotate(self, name: str) -> str:
-        """Give a token a new text; the old one is invalid from now on."""
-        with self._turn():
-            old = self._named(name)
-            text = f"artesian_{old.scope}_{secrets.token_urlsafe(32)}"
-            new = replace(old, hash=fingerprint(text), revoked=False)
-            self._save([new if t is old else t for t in self.all()])
-        return text
-
-    def allows(self, text: str, scope: Scope) -> bool:
-        """Whether this is the text of a valid token of this scope."""
-        given = fingerprint(text)
-        matches = [hmac.compare_digest(t.hash, given) for t in self.all() if t.scope == scope and not t.revoked]
-        return any(matches)
-
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Two commands at once change the file one after the other."""
-        with storage(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle = lock_file(self.path.with_name("tokens.lock"), wait=True)
-        assert handle is not None
-        try:
-            self._read = -1, []
-            yield
-        finally:
-            os.close(handle)
-
-    def _named(self, name: str) -> Token:
-        known = {token.name: token for token in self.all()}
-        if name not in known:
-            raise SettingError(f"No token is named {name!r}", nearest(name, known))
-        return known[name]
-
-    def _load(self) -> list[Token]:
-        with storage(self.path):
-            data = self.path.read_bytes()
-        try:
-            told = json.loads(data)
-            check_format(told["format"])
-            tokens = [Token(**token) for token in told["tokens"]]
-            if not all(isinstance(t.hash, str) and isinstance(t.name, str) for t in tokens):
-                raise TypeError("a token has a name and a hash")
-            return tokens
-        except (ValueError, KeyError, TypeError):
-            raise StorageError(
-                f"Cannot read the tokens in {self.path}", "Restore the file, or make new tokens"
-            ) from None
-
-    def _save(self, tokens: list[Token]) -> None:
-        told = {"format": FORMAT, "tokens": [asdict(t) for t in tokens]}
-        write_file(self.path, json.dumps(told, indent=1).encode(), private=True)
+SHORTEST, LONGEST, DIFFERENT = 16, 200, 8  # characters of a secret, and how many of them must differ
 
 
 class Auth:
@@ -128,58 +25,95 @@ class Auth:
 
     needs_secret = True  # of whoever joins
 
-    def __init__(self, tokens: Tokens, store: Store, members: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        tokens: Tokens,
+        store: Store,
+        members: Collection[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """Each of `members` must have a secret: anybody could join as one whose secret was lost."""
-        self.tokens, self.store = tokens, store
-        self._secrets = store.secrets()
+        self.tokens, self.store, self._clock = tokens, store, clock
+        self._secrets, self._hashes = store.secrets(), Hashes()
+        self._joined = Counter(store.enrolments().values())  # clients by the name of their token
         if lost := sorted(set(members) - set(self._secrets)):
             raise StoreDamaged(f"The secret of client {lost[0]} is missing in {store.folder}", "Restore a backup")
 
-    def enrolment(self, credential: str) -> None:
-        """Only holders of an enrolment token may join."""
-        if not self.tokens.allows(credential, "enrol"):
+    async def enrolment(self, credential: str) -> str:
+        """Only holders of an enrolment token may join; the token's name."""
+        token = await self._token(credential, "enrol")
+        if token is None:
             raise _unauthorized(credential, "not a valid enrolment token", "an enrolment token")
+        return token.name
 
-    def is_new(self, client: str, secret: str) -> bool:
-        """Whether this client never joined; if it has, its secret must be the same."""
-        if not (16 <= len(secret) <= 200 and secret.isascii() and secret.isprintable()):
-            raise Unauthorized(
-                f"A secret of {len(secret)} characters, or with some that are not ASCII",
-                "Make one of 16 to 200 printable ASCII characters",
-            )
+    async def prepared(self, client: str, secret: str) -> str:
+        """The hash to keep of a new client's secret; that of a known client must be the same, and gives nothing."""
         if client not in self._secrets:
-            return True
-        if not hmac.compare_digest(self._secrets[client], fingerprint(secret)):
-            raise Unauthorized(
-                "Another client joined under this name", "Use the secret it joined with, or another name"
-            )
-        return False
+            check_secret(secret)
+            return await self._hashes.make(secret)
+        if not await self._is_secret(client, secret):
+            raise _taken()
+        return ""
 
-    def admit(self, client: str, secret: str) -> None:
-        """Let a client join: remember a new one's secret, check a known one's. In the writer's turn only."""
-        if self.is_new(client, secret):
-            self.keep(client, secret)
+    def admit(self, client: str, secret: str, prepared: str, token: str) -> None:
+        """Let a client join: remember a new one's secret and its token, durably. In the writer's turn only."""
+        if client in self._secrets:
+            if not self._hashes.is_known(secret, self._secrets[client]):
+                raise _taken()  # by one who came a moment earlier
+            return
+        allowed = next((t.joins for t in self.tokens.all() if t.name == token), None)
+        if allowed is not None and self._joined[token] >= allowed:
+            raise Unauthorized(f"This enrolment token has let {allowed} clients join", "Ask the operator for another")
+        self.store.add_secret(client, prepared, token)
+        self._hashes.remember(secret, prepared)
+        self._secrets[client] = prepared
+        self._joined[token] += 1
 
     def keep(self, client: str, secret: str) -> None:
         """Remember a new client's secret, durably."""
-        self.store.add_secret(client, fingerprint(secret))
-        self._secrets[client] = fingerprint(secret)
+        self.admit(client, secret, slow_hash(secret), "")
 
-    def client(self, credential: str, client: str) -> None:
+    async def client(self, credential: str, client: str) -> None:
         """Only the client itself acts as the client."""
-        known = self._secrets.get(client, "")
-        if not hmac.compare_digest(known, fingerprint(credential)):
+        if not credential or client not in self._secrets or not await self._is_secret(client, credential):
             raise _unauthorized(credential, "not the secret this client joined with", "its secret")
 
-    def admin(self, credential: str) -> None:
+    async def admin(self, credential: str) -> None:
         """Only the operator."""
-        if not self.tokens.allows(credential, "admin"):
+        if await self._token(credential, "admin") is None:
             raise _unauthorized(credential, "not a valid admin token", "an admin token")
 
-    def anybody(self, credential: str) -> None:
+    async def anybody(self, credential: str) -> None:
         """Whoever may join, and the operator."""
-        if not (self.tokens.allows(credential, "enrol") or self.tokens.allows(credential, "admin")):
+        if not (await self._token(credential, "enrol") or await self._token(credential, "admin")):
             raise _unauthorized(credential, "not a valid token", "an enrolment or admin token")
+
+    def knows(self, credential: str) -> bool:
+        """Whether this credential was found valid since the server started."""
+        return self._hashes.has_matched(credential)
+
+    async def upgraded(self, client: str, secret: str) -> str:
+        """The slow hash of a secret that an older version kept; nothing where there is one already."""
+        return await self._hashes.make(secret) if is_older(self._secrets[client]) else ""
+
+    def upgrade(self, client: str, secret: str, made: str) -> None:
+        """Keep a client's secret under this hash from now on. In the writer's turn only."""
+        self.store.replace_secret(client, made)
+        self._hashes.remember(secret, made)
+        self._secrets[client] = made
+
+    async def _is_secret(self, client: str, text: str) -> bool:
+        return await self._hashes.match(text, self._secrets[client])
+
+    async def _token(self, text: str, scope: Scope) -> Token | None:
+        """The valid token of this scope with this text."""
+        for token in [t for t in self.tokens.all() if t.scope == scope and t.is_valid(self._clock())]:
+            if token.may_be(text) and await self._hashes.match(text, token.hash):
+                if is_older(token.hash):
+                    with suppress(StorageError):  # the next use tries again
+                        await asyncio.to_thread(self.tokens.upgrade, token.name, text)
+                return token
+        return None
 
 
 class NoAuth:
@@ -187,20 +121,45 @@ class NoAuth:
 
     needs_secret = False
 
-    def enrolment(self, credential: str) -> None: ...
+    async def enrolment(self, credential: str) -> str:
+        return ""
 
-    def admit(self, client: str, secret: str) -> None: ...
+    async def prepared(self, client: str, secret: str) -> str:
+        return ""
 
-    def client(self, credential: str, client: str) -> None: ...
+    def admit(self, client: str, secret: str, prepared: str, token: str) -> None: ...
 
-    def admin(self, credential: str) -> None: ...
+    async def client(self, credential: str, client: str) -> None: ...
 
-    def anybody(self, credential: str) -> None: ...
+    async def admin(self, credential: str) -> None: ...
+
+    async def anybody(self, credential: str) -> None: ...
+
+    def knows(self, credential: str) -> bool:
+        return True
+
+    async def upgraded(self, client: str, secret: str) -> str:
+        return ""
+
+    def upgrade(self, client: str, secret: str, made: str) -> None: ...
 
 
-def fingerprint(text: str) -> str:
-    """The hash of a random secret; long ones need no salt."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def check_secret(secret: str) -> None:
+    """Refuse a secret that is easy to guess, or cannot be sent as a header."""
+    if not (SHORTEST <= len(secret) <= LONGEST and secret.isascii() and secret.isprintable()):
+        raise Unauthorized(
+            f"A secret of {len(secret)} characters, or with some that are not ASCII",
+            "Make one of 16 to 200 printable ASCII characters",
+        )
+    if len(set(secret)) < DIFFERENT:
+        raise Unauthorized(
+            f"A secret of {len(set(secret))} different characters is easy to guess",
+            "Make a random one, such as openssl rand -hex 16",
+        )
+
+
+def _taken() -> Unauthorized:
+    return Unauthorized("Another client joined under this name", "Use the secret it joined with, or another name")
 
 
 def _unauthorized(credential: str, problem: str, wanted: str) -> Unauthorized:

@@ -7,16 +7,17 @@ import base64
 import binascii
 import re
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 from starlette.requests import ClientDisconnect
 
-from artesian.errors import BadFormat, Busy, TooLarge, TooSlow
+from artesian.errors import BadFormat, Busy, TooLarge, TooSlow, UnknownEncoding
 from artesian.params import Layout
+from artesian.server.rates import Rate
 from artesian.server.settings import Settings
 from artesian.storage.codec import HEADER_LIMIT
 
@@ -45,6 +46,25 @@ class Limits:
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()  # requests that wait for memory
         self._uploading: set[str] = set()
         self._allowance: dict[str, tuple[float, float]] = {}  # uploads left, and when that was
+        self.joins, self.refusals = Rate(settings.joins_per_minute), Rate(settings.refusals_per_minute)  # by address
+        self._requests: Counter[str] = Counter()  # under way, by client
+
+    @contextmanager
+    def request(self, client: str) -> Iterator[None]:
+        """One request of a client, among the few it may have under way."""
+        if self._requests[client] >= self.settings.requests_per_client:
+            raise Busy("Too many requests of this client are under way", "Wait for the answer to one of them")
+        self._requests[client] += 1
+        try:
+            yield
+        finally:
+            self._requests[client] -= 1
+            if not self._requests[client]:
+                del self._requests[client]
+
+    def join(self, address: str) -> None:
+        """Count a join from this address; refuse it if there were too many."""
+        self.joins.take(address, f"More than {self.settings.joins_per_minute:g} joins a minute from this address")
 
     @asynccontextmanager
     async def upload(self, client: str, headers: Mapping[str, str], response: int) -> AsyncIterator[Announced]:
@@ -174,6 +194,12 @@ class Limits:
             if not turn.cancelled():
                 self.in_flight += wanted
                 turn.set_result(None)
+
+
+def check_encoding(headers: Mapping[str, str]) -> None:
+    """Refuse a compressed body."""
+    if (said := headers.get("content-encoding", "identity")).lower() not in ("", "identity"):
+        raise UnknownEncoding(f"Not an encoding that is understood: {said[:40]!r}", "Send the body as it is")
 
 
 def _broken_off(error: Exception, at: int, length: int, slowest: float) -> TooSlow | BadFormat:

@@ -1,4 +1,4 @@
-"""One log line per request and study, as JSON or as text; credentials and bodies never appear in it."""
+"""One log line per request, bad connection and study, as JSON or as text; credentials and bodies never appear in it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,24 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Literal
 
+from artesian.server.crowding import address_of
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Form = Literal["json", "text", "off"]
+Observe = Callable[[str, int, float], None]  # route, status, seconds
 
 REQUESTS = logging.getLogger("artesian.requests")
 STUDIES = logging.getLogger("artesian.studies")
 CLUSTERS = logging.getLogger("artesian.clusters")
+CONNECTIONS = logging.getLogger("artesian.connections")
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 ERROR = "artesian.error"  # the key of the scope under which the application puts the refusal's name
+CROWDED = "artesian.crowded"  # that under which a connection puts the refusal of a request that is one too many
+REPEATED = ("Invalid HTTP request received.", "Unsupported upgrade request.")  # uvicorn's lines; ours say who it was
 
 
 def start_logging(form: Form) -> None:
@@ -30,16 +36,21 @@ def start_logging(form: Form) -> None:
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     for log in (REQUESTS, STUDIES, CLUSTERS):
         log.setLevel(logging.WARNING if form == "off" else logging.INFO)
+    logging.getLogger("uvicorn.error").addFilter(_is_ours)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(REPEATED)
 
 
 class Logged:
-    """An application that logs each request when it is over."""
+    """An application that logs each request when it is over, and has its duration observed."""
 
-    def __init__(self, app: App) -> None:
-        self.app = app
+    def __init__(self, app: App, observe: Observe) -> None:
+        self.app, self.observe = app, observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PROBES or not REQUESTS.isEnabledFor(logging.INFO):
+        if scope["type"] != "http" or scope["path"] in PROBES:
             await self.app(scope, receive, send)
             return
         told = {"status": 0, "received": 0, "sent": 0}
@@ -58,7 +69,14 @@ class Logged:
         try:
             await self.app(scope, receiving, sending)
         finally:
-            REQUESTS.info("request", extra={"fields": _fields(scope) | told | {"ms": _since(began)}})
+            fields = _fields(scope) | told | {"ms": _since(began)}
+            self.observe(fields["route"], told["status"], fields["ms"] / 1000)
+            REQUESTS.info("request", extra={"fields": fields | _who(scope, told["status"])})
+
+
+def _who(scope: Scope, status: int) -> dict[str, str]:
+    """The address of whoever sent a request that was refused."""
+    return {"address": address_of(scope.get("client"))} if status >= 400 else {}
 
 
 def _fields(scope: Scope) -> dict[str, Any]:

@@ -29,10 +29,13 @@ class Refusal(BaseModel):
     remedy: str
 
 
-TASK = {
-    "description": "a task",
-    "content": {MEDIA: BINARY},
-    "headers": {"etag": {"schema": {"type": "string"}, "description": "SHA-256 of the body", "required": True}},
+TASK_HEADERS = {"etag": {"schema": {"type": "string"}, "description": "SHA-256 of the body", "required": True}}
+TASK = {"description": "a task", "content": {MEDIA: BINARY}, "headers": TASK_HEADERS}
+SIGNED = {
+    "artesian-acknowledgement": {
+        "schema": {"type": "string"},
+        "description": "signed: which event the upload became; only where the server keeps a store",
+    }
 }
 JOIN = {
     "type": "object",
@@ -55,14 +58,19 @@ STATUS = {"application/json": {"schema": {"type": "object", "required": ["status
 
 # route: its successful responses, the statuses of its refusals, its request body
 ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]]] = {
-    "federation": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
-    "join": ({200: TASK, 202: {}}, (400, 401, 408, 413, 422, 429, 507), {"application/json": {"schema": JOIN}}),
+    "federation": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (400, 401, 429), {}),
+    "join": ({200: TASK, 202: {}}, (400, 401, 408, 413, 415, 422, 429, 507), {"application/json": {"schema": JOIN}}),
     "task": ({200: TASK, 204: {}, 304: {}}, (400, 401, 404, 429, 507), {}),
-    "upload": ({200: TASK, 202: {}}, (400, 401, 404, 408, 409, 413, 422, 429, 503, 507), {MEDIA: BINARY}),
-    "offset": ({200: HERE}, (400, 401), {}),
-    "leave": ({204: {}}, (401, 404, 503, 507), {}),
-    "description": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (401,), {}),
-    "metrics": ({200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}, (401,), {}),
+    "upload": (
+        {200: {**TASK, "headers": {**TASK_HEADERS, **SIGNED}}, 202: {"headers": SIGNED}},
+        (400, 401, 404, 408, 409, 413, 415, 422, 429, 503, 507),
+        {MEDIA: BINARY},
+    ),
+    "offset": ({200: HERE}, (400, 401, 429), {}),
+    "leave": ({204: {}}, (400, 401, 404, 429, 503, 507), {}),
+    "public_keys": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (400, 401, 429), {}),
+    "description": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (400, 401, 429), {}),
+    "metrics": ({200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}, (400, 401, 429), {}),
     "healthy": ({200: {"content": STATUS}}, (), {}),
     "ready": ({200: {"content": STATUS}, 503: {"description": "stopping", "content": STATUS}}, (), {}),
 }

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 
 from artesian.core import Task
 from artesian.engine.admission import check_client
-from artesian.errors import BadClient, BadFormat, MissingExtra
+from artesian.errors import BadClient, BadFormat, Busy, MissingExtra, StorageError
 from artesian.server.auth import Auth, NoAuth
-from artesian.server.limits import Limits
+from artesian.server.crowding import Crowd, address_of
+from artesian.server.keys import SigningKeys
+from artesian.server.limits import Limits, check_encoding
 from artesian.server.log import Receive, Scope, Send
 from artesian.server.messages import etag, read_upload, task_pieces
-from artesian.server.metrics import metrics_text
+from artesian.server.metrics import Latencies, metrics_text
 from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
 from artesian.server.partial_uploads import PartialUploads
 from artesian.server.service import Service
 from artesian.server.settings import Settings
+from artesian.storage.acknowledgement import HEADER, Acknowledgement
 from artesian.storage.codec import FORMAT, to_json
 
 try:
@@ -34,8 +38,16 @@ CHUNK = 1 << 18  # bytes of a response handed to a connection at once, so that o
 class Routes:
     """Every request of a service."""
 
-    def __init__(self, service: Service, auth: Auth | NoAuth, settings: Settings) -> None:
-        self.service, self.auth, self.settings = service, auth, settings
+    def __init__(
+        self,
+        service: Service,
+        auth: Auth | NoAuth,
+        settings: Settings,
+        keys: SigningKeys | None = None,
+        crowd: Crowd | None = None,
+    ) -> None:
+        self.service, self.auth, self.settings, self.keys, self.crowd = service, auth, settings, keys, crowd
+        self.latencies = Latencies()
         self.coordinator = service.coordinator
         self.limits = Limits(settings, self.coordinator.state.layout, self._models())
         folder = service.store.folder / "parts" if service.store else None
@@ -51,6 +63,7 @@ class Routes:
             ("PUT", "/v1/clients/{client}/uploads/{number}", self.upload),
             ("HEAD", "/v1/clients/{client}/uploads/{number}", self.offset),
             ("DELETE", "/v1/clients/{client}", self.leave),
+            ("GET", "/v1/keys", self.public_keys),
             ("GET", "/v1/openapi.json", self.description),
             ("GET", "/healthz", self.healthy),
             ("GET", "/readyz", self.ready),
@@ -60,7 +73,7 @@ class Routes:
 
     async def federation(self, request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
-        self.auth.anybody(_credential(request))
+        await self.auth.anybody(self.credential(request))
         state = self.coordinator.state
         about = {
             "format": FORMAT,
@@ -77,19 +90,23 @@ class Routes:
 
     async def join(self, client: str, request: Request) -> Response:
         """Join, or repeat it; the response is the task, or 202 until a round begins."""
-        self.auth.enrolment(_credential(request))
+        token = await self.auth.enrolment(self.credential(request))
+        self.limits.join(address_of(request.client))
+        check_encoding(request.headers)
         body = await self.limits.receive_small(request.stream())
         samples, changed, secret = _joining(body, self.auth.needs_secret)
         check_client(client, samples)
-        await self.service.run(lambda: self.auth.admit(client, secret))
+        prepared = await self.auth.prepared(client, secret)
+        await self.service.run(lambda: self.auth.admit(client, secret, prepared, token))
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.limits.room(self._response_bytes(client)))
             return await self._respond(client, await self.service.join(client, samples, changed), 202, held)
 
     async def task(self, client: str, request: Request, wait: Seconds = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
-        self.auth.client(_credential(request), client)
-        number = await self.service.wait(client, min(_seconds(wait), self.settings.longest_wait))
+        await self._check_client(request, client)
+        with self.limits.request(client):
+            number = await self.service.wait(client, min(_seconds(wait), self.settings.longest_wait))
         if number is None:
             return Response(status_code=204)
         known, tag = self._tags.get(client, (0, ""))
@@ -101,18 +118,22 @@ class Routes:
 
     async def upload(self, client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded response."""
-        self.auth.client(_credential(request), client)
+        await self._check_client(request, client)
         at = _number(number)
+        check_encoding(request.headers)
         async with AsyncExitStack() as held:
+            held.enter_context(self.limits.request(client))
             entered = self.limits.upload(client, request.headers, self._response_bytes(client))
             announced = await held.enter_async_context(entered)
             body = await self.partial_uploads.receive(client, at, announced, request.stream(), self.limits)
             upload = await asyncio.to_thread(read_upload, body, announced.digest, client, at, self._models())
-            return await self._respond(client, await self.service.upload(upload), 202, held)
+            task = await self.service.upload(upload)
+            signed = await self._acknowledged(client, at, announced.digest, body)
+            return await self._respond(client, task, 202, held, signed)
 
     async def offset(self, client: str, number: Number, request: Request) -> Response:
         """How much of an upload that broke off is here."""
-        self.auth.client(_credential(request), client)
+        await self._check_client(request, client)
         part = self.partial_uploads.find(client, _number(number))
         headers = {"upload-offset": str(part.size if part else 0)}
         if part:
@@ -121,13 +142,18 @@ class Routes:
 
     async def leave(self, client: str, request: Request) -> Response:
         """Leave."""
-        self.auth.client(_credential(request), client)
+        await self._check_client(request, client)
         await self.service.leave(client)
         return Response(status_code=204)
 
+    async def public_keys(self, request: Request) -> JSONResponse:
+        """The public keys of acknowledgements, newest first, as a JSON Web Key Set."""
+        await self.auth.anybody(self.credential(request))
+        return JSONResponse(self.keys.published() if self.keys else {"keys": []})
+
     async def description(self, request: Request) -> JSONResponse:
         """This interface in OpenAPI's words."""
-        self.auth.anybody(_credential(request))
+        await self.auth.anybody(self.credential(request))
         return JSONResponse(completed(request.app.openapi()))
 
     async def healthy(self) -> JSONResponse:
@@ -141,10 +167,38 @@ class Routes:
 
     async def metrics(self, request: Request) -> PlainTextResponse:
         """Counters for Prometheus."""
-        self.auth.admin(_credential(request))
-        return PlainTextResponse(metrics_text(self.service, self.limits))
+        await self.auth.admin(self.credential(request))
+        return PlainTextResponse(metrics_text(self.service, self.limits, self.latencies, self.crowd))
+
+    def credential(self, request: Request) -> str:
+        """The credential of a request; an address that was refused too often must show one that is known as valid."""
+        text = credential_of(request)
+        if self.is_unwelcome(request):
+            raise too_many_refusals()
+        return text
+
+    def is_unwelcome(self, request: Request) -> bool:
+        """Whether it comes from an address that was refused too often, without a credential known as valid."""
+        return self.limits.refusals.is_spent(address_of(request.client)) and not self.auth.knows(credential_of(request))
 
     # inside
+
+    async def _check_client(self, request: Request, client: str) -> None:
+        """Only the client itself; a secret that an older version hashed is hashed anew."""
+        secret = self.credential(request)
+        await self.auth.client(secret, client)
+        if made := await self.auth.upgraded(client, secret):
+            with suppress(StorageError):  # the next request tries again
+                await self.service.run(lambda: self.auth.upgrade(client, secret, made))
+
+    async def _acknowledged(self, client: str, number: int, digest: str, body: memoryview) -> dict[str, str]:
+        """The header with the signed acknowledgement of an upload that was taken; none without a store."""
+        taken = await self.service.taken(client, number)
+        if self.keys is None or taken is None:
+            return {}
+        digest = digest or (await asyncio.to_thread(hashlib.sha256, body)).hexdigest()
+        told = Acknowledgement(self.service.name, client, number, digest, taken.event, taken.chain, taken.time)
+        return {HEADER: self.keys.sign(told)}
 
     def _models(self) -> int:
         """How many models an upload may carry now."""
@@ -156,13 +210,20 @@ class Routes:
         models = max(1, len(member.receipt.models)) if member and member.receipt else 1
         return self.limits.model * models
 
-    async def _respond(self, client: str, task: Task | None, waiting: int, held: AsyncExitStack) -> Response:
+    async def _respond(
+        self,
+        client: str,
+        task: Task | None,
+        waiting: int,
+        held: AsyncExitStack,
+        signed: Mapping[str, str] | None = None,
+    ) -> Response:
         """The task, in memory that is reserved until its last byte is sent; or the status `waiting` without one."""
         if task is None:
-            return Response(status_code=waiting)
+            return Response(status_code=waiting, headers=signed)
         pieces, tag = await asyncio.to_thread(task_pieces, task)
         self._tags[client] = task.number, tag
-        return TaskResponse(pieces, tag, held.pop_all())
+        return TaskResponse(pieces, {"etag": tag, **(signed or {})}, held.pop_all())
 
 
 class TaskResponse(Response):
@@ -171,8 +232,8 @@ class TaskResponse(Response):
     Between two pieces other requests have their turn, however fast this client reads.
     """
 
-    def __init__(self, pieces: Sequence[bytes | memoryview], tag: str, held: AsyncExitStack) -> None:
-        super().__init__(b"", 200, {"etag": tag, "content-length": str(sum(map(len, pieces)))}, MEDIA)
+    def __init__(self, pieces: Sequence[bytes | memoryview], headers: Mapping[str, str], held: AsyncExitStack) -> None:
+        super().__init__(b"", 200, {**headers, "content-length": str(sum(map(len, pieces)))}, MEDIA)
         self.pieces, self.held = pieces, held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,7 +246,12 @@ class TaskResponse(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _credential(request: Request) -> str:
+def too_many_refusals() -> Busy:
+    """What is answered in place of one refusal after the other."""
+    return Busy("Too many refused requests from this address", "Check the credential, and try again later")
+
+
+def credential_of(request: Request) -> str:
     """The bearer token of a request; empty where there is none."""
     kind, _, text = request.headers.get("authorization", "").partition(" ")
     return text.strip() if kind.lower() == "bearer" and text.isascii() else ""

@@ -9,7 +9,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from asyncio import constants
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -18,13 +19,16 @@ from typing import Any
 from artesian.errors import MissingExtra, SettingError, UserError
 from artesian.execution.pool import WorkerPool
 from artesian.server.app import create_app
-from artesian.server.auth import Auth, Tokens
+from artesian.server.auth import Auth
+from artesian.server.crowding import Crowd
 from artesian.server.federation import Federation
+from artesian.server.keys import SigningKeys
 from artesian.server.log import start_logging
 from artesian.server.measuring import measured_in
-from artesian.server.service import Service
+from artesian.server.service import Service, utc
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
+from artesian.server.tokens import Tokens
 from artesian.storage.store import Store, read_store
 
 
@@ -37,8 +41,9 @@ def run(
     cert: Path | None,
     key: Path | None,
     pool: WorkerPool | None,
+    show: Callable[[dict[str, str]], None] | None = None,
 ) -> None:
-    """Serve until stopped; then finish what is under way and take a snapshot."""
+    """Serve until stopped; then finish what is under way and take a snapshot. `show` gets the first tokens."""
     try:
         import uvicorn
     except ModuleNotFoundError:
@@ -61,17 +66,18 @@ def run(
             pool.wait()
         with _address(host, port):
             listener.listen(512)
-        auth = Auth(first_tokens(folder), store, service.coordinator.state.members)
+        tokens = first_tokens(folder, show)
+        auth = Auth(tokens, store, service.coordinator.state.members)
+        keys, crowd = signing_keys(folder), Crowd(settings)
     except BaseException:
         store.close()
         listener.close()
         raise
     _make_room_for(settings.connections)
-    say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=cert is not None)}")
-    start_logging(settings.log)
+    constants.SSL_HANDSHAKE_TIMEOUT = settings.grace  # whoever connects and says nothing
     config = uvicorn.Config(
-        create_app(service, auth, settings),
-        http=connections(settings),
+        create_app(service, auth, settings, keys, crowd),
+        http=connections(settings, crowd),
         ws="none",
         log_config=None,
         access_log=False,
@@ -81,11 +87,27 @@ def run(
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
     )
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises them once more when it is done
-        signal.signal(number, lambda *_: sys.exit(0))
     server = uvicorn.Server(config)
     server.handle_exit = _stopping(service, server.handle_exit)  # type: ignore[method-assign]
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens to them, and once more when it is done
+        signal.signal(number, stop)
+    say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=cert is not None)}")
+    if not tokens.all():
+        say(f"no tokens yet: artesian token make {folder} NAME makes one")
+    start_logging(settings.log)
     server.run(sockets=[listener])
+    sys.exit(_ended(service))
+
+
+def _ended(service: Service) -> int:
+    """The exit code of a server that ends; 1 if it did not end in good order, such as without a last snapshot."""
+    if service.failed is not None:
+        say(f"error: no snapshot was written at the end: {service.failed}")
+    return int(not service.closed)
 
 
 def url_of(host: str, port: int, *, secure: bool) -> str:
@@ -95,7 +117,8 @@ def url_of(host: str, port: int, *, secure: bool) -> str:
 
 def say(line: str) -> None:
     """Show the operator a line at once."""
-    print(line, file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk may be what the line is about
+        print(line, file=sys.stderr, flush=True)
 
 
 def _stopping(service: Service, handle: Callable[[int, FrameType | None], None]) -> Callable[..., None]:
@@ -119,13 +142,26 @@ def _make_room_for(sockets: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
-def first_tokens(folder: Path) -> Tokens:
-    """The tokens of a store; the first start makes two, and shows each only then."""
+def first_tokens(folder: Path, show: Callable[[dict[str, str]], None] | None) -> Tokens:
+    """The tokens of a store; the first start makes two where somebody is there to be shown them."""
     tokens = Tokens(folder / "tokens.json")
-    if not tokens.all():
-        for scope in ("enrol", "admin"):
-            say(f"{scope} token, shown only now: {tokens.make(scope, 'first-' + scope)}")
+    if show is not None and not tokens.all():
+        show({scope: tokens.make(scope, f"first-{scope}") for scope in ("enrol", "admin")})
     return tokens
+
+
+def say_tokens(made: Mapping[str, str]) -> None:
+    """Show new tokens on standard error."""
+    for scope, text in made.items():
+        say(f"{scope} token, shown only now: {text}")
+
+
+def signing_keys(folder: Path) -> SigningKeys:
+    """The keys of a store; the first start makes one."""
+    keys = SigningKeys(folder / "keys.json")
+    if not keys.all():
+        keys.rotate(utc())
+    return keys
 
 
 def describe(folder: Path) -> dict[str, Any]:

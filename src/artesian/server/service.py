@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from artesian.algorithms.estimators import Calibration, Estimates
 from artesian.core import ClientId, ClusterId, Event, Reply, Task, Tree, Upload
 from artesian.engine.coordinator import Beside, Coordinator, Found, Measure
-from artesian.errors import Refused, StorageError, StoreDamaged, StudyFailed
+from artesian.errors import MachineError, Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
 from artesian.server.log import CLUSTERS, STUDIES
 from artesian.server.studies import Studies
@@ -34,9 +35,20 @@ class Counts:
 
     uploads: int = 0
     refused: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)  # refused, by the name of the error
     clipped: int = 0
     snapshots: int = 0
     replies: dict[str, int] = field(default_factory=dict)  # how often each kind won, where an algorithm compares them
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The event that an upload became."""
+
+    number: int  # of the upload
+    event: int
+    chain: str
+    time: str  # in UTC, when this server first said so
 
 
 class Service:
@@ -52,9 +64,14 @@ class Service:
         measurers: int = 2,
         measure: Measure | None = None,
         studies: Studies | None = None,
+        name: str = "",
     ) -> None:
-        """`measure` measures uploads elsewhere, in place of this process's own threads."""
-        self.coordinator, self.store = coordinator, store
+        """`measure` measures uploads elsewhere, in place of this process's own threads; `name` is the federation's."""
+        self.coordinator, self.store, self.name = coordinator, store, name
+        self._taken: dict[ClientId, Taken] = {}  # the newest upload of each client
+        self._newest: float | None = None  # when the newest upload was accepted
+        self.failed: MachineError | None = None  # why the last snapshot could not be written
+        self.closed = False  # in good order
         self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
         self.counts, self._measure = Counts(), measure
         self._since_snapshot = 0
@@ -87,7 +104,7 @@ class Service:
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)
-        service = cls(coordinator, store, studies=studies, **options)
+        service = cls(coordinator, store, studies=studies, name=federation.name, **options)
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         coordinator.begin_study()  # again, if one was under way
         for line in service._told():
@@ -114,9 +131,24 @@ class Service:
         measured = await asyncio.get_running_loop().run_in_executor(self._measurers, measure)
         replies = await self._fold(lambda: self.coordinator.upload(measured))
         self.counts.uploads += 1
+        self._newest = time.monotonic()
         self.counts.clipped += bool(measured.digest)
         reach("between-change-and-answer")
         return self._own(upload.client, replies)
+
+    async def taken(self, client: ClientId, number: int) -> Taken | None:
+        """The event that an upload became, also one of an earlier start; None without a store."""
+        found = self._taken.get(client)
+        if self.store is None or (found is not None and found.number == number):
+            return found
+        event = await self.run(partial(self.store.find_upload, client, number))
+        if event is not None:
+            self._taken[client] = Taken(number, *event, utc())
+        return self._taken.get(client)
+
+    def newest_age(self) -> float | None:
+        """Seconds since the newest upload was accepted; None if none was since the start."""
+        return None if self._newest is None else time.monotonic() - self._newest
 
     async def leave(self, client: ClientId) -> None:
         """The client is gone."""
@@ -168,14 +200,19 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._writer, job)
 
     def close(self) -> None:
-        """Finish the writer's jobs, take a snapshot, close everything."""
+        """Finish the writer's jobs, take a snapshot, close everything; `failed` says why there is no snapshot."""
         self.studies.close()
         self._measurers.shutdown(wait=False, cancel_futures=True)  # what is not folded was not acknowledged
-        if self.store is not None:
-            self._writer.submit(self._save).result()
-        self._writer.shutdown()
-        if self.store is not None:
-            self.store.close()
+        try:
+            if self.store is not None:
+                self._writer.submit(self._save).result()
+        except MachineError as error:  # nothing is lost: the events are there
+            self.failed = error
+        finally:
+            self._writer.shutdown()
+            if self.store is not None:
+                self.store.close()
+        self.closed = self.failed is None
 
     # inside
 
@@ -217,7 +254,13 @@ class Service:
         self.counts.snapshots += 1
 
     def _record(self, event: Event) -> None:
-        self._recorded(event) if self.store is None else self.store.append(event)
+        if self.store is None:
+            self._recorded(event)
+        else:
+            number = self.store.append(event)
+            if event.measured is not None:
+                upload = event.measured.upload
+                self._taken[upload.client] = Taken(upload.number, number, self.store.chain, utc())
         for found in event.compared.values():
             for name in (name.removeprefix(WON) for name, number in found.items() if name.startswith(WON) and number):
                 self.counts.replies[name] = self.counts.replies.get(name, 0) + 1
@@ -243,6 +286,11 @@ class Service:
             yield f"calibrated the estimates of mixtures in {self.studies.seconds:.1f} s"
         for one, two in self._alike:
             yield f"the clusters {one} and {two} cannot be told apart: clients get equal shares of them"
+
+
+def utc() -> str:
+    """Now, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ignore(line: str) -> None:

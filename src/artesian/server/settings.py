@@ -19,7 +19,11 @@ class Settings:
     ray_address: str | None = None  # of a cluster; None: as RAY_ADDRESS says, or one of the server's own
     bytes_in_flight: int = 1 << 29  # of bodies and responses under way, all together
     part_bytes: int = 1 << 30  # of uploads that broke off, kept on disk to be continued
-    connections: int = 1000  # at once
+    connections: int = 1000  # at once; one that waits for a request makes room for a new one
+    connections_per_address: int = 256  # of them; behind a proxy, as many as there may be in all
+    requests_per_client: int = 8  # of one client at once, long polls included
+    joins_per_minute: float = 600.0  # from one address
+    refusals_per_minute: float = 300.0  # to one address; then 429 to whoever has not shown a valid credential
     slowest: float = 20_000.0  # bytes per second at which a body must arrive, and a response be read
     grace: float = 10.0  # seconds on top of that, and for the headers of a request
     uploads_per_minute: float | None = None  # of one client; None: as many as it likes
@@ -31,6 +35,14 @@ class Settings:
         rules = {
             "snapshot_every, measurers and connections are at least 1": min(
                 self.snapshot_every, self.measurers, self.connections
+            )
+            >= 1,
+            "connections_per_address and requests_per_client are at least 1": min(
+                self.connections_per_address, self.requests_per_client
+            )
+            >= 1,
+            "joins_per_minute and refusals_per_minute are at least 1": min(
+                self.joins_per_minute, self.refusals_per_minute
             )
             >= 1,
             "part_bytes is at least 0": self.part_bytes >= 0,

@@ -18,6 +18,7 @@ from artesian.errors import (
     TooSlow,
     Unauthorized,
     UnknownClient,
+    UnknownEncoding,
     UnknownFormat,
     UnknownRoute,
     UnknownTask,
@@ -29,6 +30,7 @@ from artesian.errors import (
 STATUSES: dict[type[Refused], int] = {
     BadFormat: 400,
     UnknownFormat: 400,
+    UnknownEncoding: 415,
     UnknownRoute: 404,
     BadClient: 422,
     Unauthorized: 401,

@@ -59,6 +59,13 @@ SECRETS = sql.Table(
     sql.Column("hash", sql.Text, nullable=False),  # of the secret the client made
     sql.Column("digest", sql.Text, nullable=False),  # of the two together
 )
+ENROLMENTS = sql.Table(
+    "enrolments",
+    TABLES,
+    sql.Column("client", sql.Text, primary_key=True),
+    sql.Column("token", sql.Text, nullable=False),  # the name of the token it joined with
+    sql.Column("digest", sql.Text, nullable=False),  # of the two together
+)
 SHARED = {"check_same_thread": False}  # opened by one thread, written by another, never by two at once
 SLOT = 128  # bytes of one half of the mark
 
@@ -157,12 +164,38 @@ class Store:
             raise self._damaged("a client's secret was altered")
         return {row.client: row.hash for row in rows}
 
-    def add_secret(self, client: str, digest: str) -> None:
-        """Remember a client's secret, by its hash."""
+    def add_secret(self, client: str, digest: str, token: str = "") -> None:
+        """Remember a client's secret, by its hash, and by its name the token that the client joined with."""
         with self._database():
-            row = {"client": client, "hash": digest, "digest": _chained(client, digest)}
-            self._db.execute(SECRETS.insert().values(**row))
+            self._db.execute(SECRETS.insert().values(client=client, hash=digest, digest=_chained(client, digest)))
+            if token:
+                self._db.execute(ENROLMENTS.insert().values(client=client, token=token, digest=_chained(client, token)))
             self._db.commit()
+
+    def replace_secret(self, client: str, digest: str) -> None:
+        """Keep another hash of the same secret."""
+        row = {"hash": digest, "digest": _chained(client, digest)}
+        with self._database():
+            self._db.execute(SECRETS.update().where(SECRETS.c.client == client).values(**row))
+            self._db.commit()
+
+    def enrolments(self) -> dict[str, str]:
+        """The name of the token that each client joined with; nothing of those who joined at an older version."""
+        with self._database():
+            rows = self._db.execute(sql.select(ENROLMENTS)).all()
+            self._db.rollback()
+        if any(row.digest != _chained(str(row.client), str(row.token)) for row in rows):
+            raise self._damaged("the token of a client was altered")
+        return {row.client: row.token for row in rows}
+
+    def find_upload(self, client: str, number: int) -> tuple[int, str] | None:
+        """The number and the chain of the event that an upload became."""
+        said = [sql.func.json_extract(EVENTS.c.record, f"$.measured.upload.{key}") for key in ("client", "number")]
+        query = sql.select(EVENTS.c.number, EVENTS.c.chain).where(said[0] == client, said[1] == number)
+        with self._database():
+            row = self._db.execute(query.order_by(EVENTS.c.number.desc()).limit(1)).first()
+            self._db.rollback()
+        return None if row is None else (row.number, row.chain)
 
     def about(self) -> dict[str, Any]:
         """What the store says about itself."""
@@ -225,6 +258,8 @@ class Store:
                     f"{self.folder} is the store of another federation: its {key} is {str(found.get(key))[:80]}",
                     "Serve the federation it belongs to, or choose another store",
                 )
+        ENROLMENTS.create(self._db, checkfirst=True)  # a store of an older version has none
+        self._db.commit()
         self._check_chain(_genesis(found))
         self._check_mark()
 
@@ -355,3 +390,15 @@ def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[d
         return store.about(), store.count, done, snapshot, store.last(5)
     finally:
         store.close()
+
+
+def read_enrolments(folder: Path) -> dict[str, str]:
+    """The name of the token that each client joined with, also while a server uses the store."""
+    view = sqlite3.connect(f"file:{folder / 'artesian.db'}?mode=ro", uri=True)
+    try:
+        known = view.execute("SELECT 1 FROM sqlite_master WHERE name = 'enrolments'").fetchone()
+        return dict(view.execute("SELECT client, token FROM enrolments")) if known else {}
+    except sqlite3.Error as error:
+        raise StoreDamaged(f"The store {folder} cannot be read: {error}", "Restore a backup") from None
+    finally:
+        view.close()
