@@ -36,6 +36,7 @@ def serve(
     key: Path | None = None,
     insecure: bool = False,
     changes: Sequence[str] = (),
+    accept_replay: bool = False,
 ) -> None:
     """Serve until stopped; then finish what is under way and take a snapshot."""
     check_transport(host, cert, key, insecure)
@@ -45,7 +46,7 @@ def serve(
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
         measuring_pool(federation, settings, source, changes) as pool,
     ):
-        run(federation, settings, folder, host, port, cert, key, pool)
+        run(federation, settings, folder, host, port, cert, key, pool, accept_replay)
 
 
 @contextmanager
