@@ -47,9 +47,13 @@ ROWS = {
     "paths": Row("P15", "ids and numbers that look like paths", 100, 2000),
     "limits": Row("P17", "limits on file sizes under a running server", 6, 100),
     "disk": Row("P17", "fill points of a small disk", 0, 200),
+    "backups": Row("P18", "backups of a server under 6 clients", 4, 50),
+    "backups-snapshots": Row("P18", "backups while every upload takes a snapshot", 3, 50),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 10, 10),
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 13, 13),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
+    "formats": Row("P24", "stores of every format that gave the same replies", 8, 8),
+    "altered": Row("P24", "stores replayed by altered code, each refused", 4, 40),
     "start": Row("start", "starts of the server by its command", 1, 1),
 }
 

@@ -10,7 +10,7 @@ from artesian.errors import StorageError
 from artesian.storage.blobs import Blobs
 from artesian.storage.copying import Progress
 from artesian.storage.history import History, behind, broken
-from artesian.storage.reading import connection, mark_of, rows_of
+from artesian.storage.reading import mark_of, unchecked_history
 
 
 @dataclass(frozen=True)
@@ -32,20 +32,15 @@ class Checked:
 
 def check_store(folder: Path, progress: Progress) -> Checked:
     """Check a store, while a server goes on with it or not; nothing is written."""
-    mark, history = mark_of(folder), _rows(folder)
+    mark, history = mark_of(folder), unchecked_history(folder)
     problems = [*broken(history), behind(history, mark)]
     blobs = Blobs(folder / "blobs", create=False)
     names = blobs.names()
     unsound = {*_unsound(blobs, names, progress), *(history.expected - set(names))}
-    now = _rows(folder)  # a server may have dropped some since
+    now = unchecked_history(folder)  # a server may have dropped some since
     left = sorted(name for name in unsound if name in now.expected or blobs.path(name).exists())
     arrays = [Finding(_complaint(blobs, name), name in now.needed) for name in left]
     return Checked(history, len(names), (*(Finding(text) for text in problems if text), *arrays))
-
-
-def _rows(folder: Path) -> History:
-    with connection(folder) as view:
-        return rows_of(view, folder)
 
 
 def _unsound(blobs: Blobs, names: list[str], progress: Progress) -> Iterator[str]:

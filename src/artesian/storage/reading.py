@@ -35,17 +35,17 @@ BESIDE = ("at",)  # what stands in the record of an event and is not part of the
 
 def read_history(folder: Path) -> History:
     """All rows of a store, which follow from each other and reach as far as its mark."""
-    for last in range(ATTEMPTS):
-        mark, history = mark_of(folder), _rows(folder)
+    problem = ""
+    for _ in range(ATTEMPTS):
+        mark, history = mark_of(folder), unchecked_history(folder)
         problem = next(broken(history), "") or behind(history, mark)
         if not problem:
             return history
-        if last == ATTEMPTS - 1:
-            break
     raise damaged(folder, problem)
 
 
-def _rows(folder: Path) -> History:
+def unchecked_history(folder: Path) -> History:
+    """All rows of a store, whatever they say."""
     with connection(folder) as view:
         return rows_of(view, folder)
 

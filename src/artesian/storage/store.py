@@ -229,7 +229,7 @@ class Store:
 
     def begin_stretch(self, versions: Mapping[str, str]) -> None:
         """From the next event on, code of these versions writes; earlier versions cannot open the store any more."""
-        told = json.dumps(dict(versions), sort_keys=True)
+        told = json.dumps(dict(versions))
         row = {"events": self.count, "versions": told, "chain": self.chain, "digest": chained(self.chain, told)}
         with self._database():
             self._db.execute(STRETCHES.delete().where(STRETCHES.c.events == self.count))
