@@ -53,6 +53,7 @@ ROWS = {
     "meta": Row("meta", "safeguards taken away, each missed by its promise", 13, 13),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
     "formats": Row("P24", "stores of every format that gave the same replies", 8, 8),
+    "formats-altered": Row("P24", "stores of every format replayed by altered code, each refused", 8, 8),
     "altered": Row("P24", "stores replayed by altered code, each refused", 4, 40),
     "start": Row("start", "starts of the server by its command", 1, 1),
 }

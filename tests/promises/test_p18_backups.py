@@ -14,12 +14,12 @@ from artesian.engine.outcomes import task_digest
 from artesian.server.service import Service
 from artesian.storage import copying
 from artesian.storage.copying import Copied, copy_store
-from artesian.storage.history import History
+from artesian.storage.history import StoreHistory
 from artesian.storage.reading import read_history
 from artesian.storage.store import Store
 
 
-def wrong_with(backup: Path, live: History, work: Path) -> list[str]:
+def wrong_with(backup: Path, live: StoreHistory, work: Path) -> list[str]:
     """What a restored backup is, other than a beginning of the live history with the state that belongs to it."""
     shutil.rmtree(work, ignore_errors=True)
     restored = copy_store(backup, work).history
@@ -85,7 +85,7 @@ def copy_beside(store: Path, target: Path, meanwhile: Callable[[Path], None]) ->
     """A copy of a store to which something happens once its database was copied for the first time."""
     real, done = copying._copy_database, []
 
-    def copy_database(source: Path, path: Path) -> History:
+    def copy_database(source: Path, path: Path) -> StoreHistory:
         history = real(source, path)
         if not done:
             done.append(meanwhile(path))
@@ -124,7 +124,7 @@ def test_backups_while_snapshots_drop_arrays_give_the_answers_of_their_moment(tm
     figure(f"up to {max(attempts)} copies of the database")
 
 
-def given(history: History) -> dict[str, str]:
+def given(history: StoreHistory) -> dict[str, str]:
     """The digest of the task each client was given last, as the events recorded it."""
     outcomes = [json.loads(row.record)["outcome"] for row in history.events]
     tasks = {name: digest for outcome in outcomes for name, digest in outcome.items() if name.startswith("task of ")}

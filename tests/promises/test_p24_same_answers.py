@@ -43,6 +43,17 @@ def test_there_is_a_fixture_of_every_format() -> None:
     assert [path.name for path in FORMATS] == [f"format-{number + 1}" for number in range(STORE_FORMAT)]
 
 
+@pytest.mark.parametrize("name", STORED)
+@pytest.mark.parametrize("made", FORMATS, ids=lambda path: path.name)
+def test_a_store_of_an_earlier_format_replayed_by_altered_code_is_refused(tmp_path, promise, made, name) -> None:
+    promise("formats-altered")
+    folder = Path(shutil.copytree(made / name, tmp_path / "store"))
+    before = read_history(folder)
+    other = altered(STORED[name], 0, 2)
+    assert "now gives another" in refusal(folder, other)
+    assert read_history(folder) == before
+
+
 def altered(algorithm, at: int, place: int):
     """The algorithm as another version might have it: from some fold on, a number of a cluster moves a little."""
     kind = type(algorithm)

@@ -17,7 +17,7 @@ from promises.federation import IDENTITY, resumed, served
 from artesian.core import Event
 from artesian.errors import SettingError, StoreDamaged, UnknownFormat
 from artesian.storage.blobs import Blobs
-from artesian.storage.history import STORE_FORMAT, History, Mark, behind, broken
+from artesian.storage.history import STORE_FORMAT, StoreHistory, StoreMark, behind, broken
 from artesian.storage.reading import event_of, read_history, snapshot_of
 from artesian.storage.store import Store
 
@@ -179,8 +179,8 @@ def test_a_newer_format_is_refused(tmp_path, live) -> None:
 
 
 def test_a_history_that_does_not_reach_its_mark_is_behind() -> None:
-    history = History({"format": 2}, [], [])
+    history = StoreHistory({"format": 2}, [], [])
     assert not list(broken(history))
-    assert behind(history, Mark(0, history.chain)) == ""
-    assert behind(history, Mark(0, "other")) == "event 0 is not the one the mark knows"
-    assert behind(history, Mark(3, "x")) == "the mark counts 3 events, the database holds 0"
+    assert behind(history, StoreMark(0, history.chain)) == ""
+    assert behind(history, StoreMark(0, "other")) == "event 0 is not the one the mark knows"
+    assert behind(history, StoreMark(3, "x")) == "the mark counts 3 events, the database holds 0"

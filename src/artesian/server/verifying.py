@@ -20,7 +20,7 @@ from artesian.storage.blobs import Blobs
 from artesian.storage.checking import Finding, check_store
 from artesian.storage.codec import digest, to_tree
 from artesian.storage.copying import Progress, unseen
-from artesian.storage.history import EventRow, History, SnapshotRow
+from artesian.storage.history import EventRow, SnapshotRow, StoreHistory
 from artesian.storage.open_tasks import OpenTasks
 from artesian.storage.reading import event_of, snapshot_of, unchecked_history
 
@@ -36,7 +36,7 @@ def verify(folder: Path, algorithm: Algorithm | None = None, progress: Progress 
     return told
 
 
-def _verified(folder: Path, algorithm: Algorithm | None, progress: Progress) -> tuple[dict[str, Any], History]:
+def _verified(folder: Path, algorithm: Algorithm | None, progress: Progress) -> tuple[dict[str, Any], StoreHistory]:
     checked = check_store(folder, progress)
     history, found = checked.history, list(checked.findings)
     algorithm, replayed = algorithm or _known(history), 0
@@ -56,17 +56,17 @@ def _verified(folder: Path, algorithm: Algorithm | None, progress: Progress) -> 
     return told, history
 
 
-def _known(history: History) -> Algorithm | None:
+def _known(history: StoreHistory) -> Algorithm | None:
     name = history.about.get("algorithm")
     return ALGORITHMS[name]() if name in ALGORITHMS else None
 
 
-def _unknown(history: History) -> str:
+def _unknown(history: StoreHistory) -> str:
     name = history.about.get("algorithm")
     return f"nothing was replayed: {name} is not one of Artesian's algorithms, so name its federation with --federation"
 
 
-def _replay_all(history: History, folder: Path, algorithm: Algorithm) -> tuple[int, list[Finding]]:
+def _replay_all(history: StoreHistory, folder: Path, algorithm: Algorithm) -> tuple[int, list[Finding]]:
     """From every snapshot to the next one, and to the end: how many events, and what differs."""
     blobs, replayed, found = Blobs(folder / "blobs", create=False), 0, list[Finding]()
     for start, end in pairwise([*history.snapshots, None]):
@@ -99,7 +99,7 @@ def _compared(coordinator: Coordinator, end: SnapshotRow | None, blobs: Blobs) -
         yield Finding(f"Replaying to event {end.events} gives another state than the snapshot there", needed=False)
 
 
-def _explained(error: ReplayDiffers, history: History, events: Sequence[EventRow], algorithm: Algorithm) -> str:
+def _explained(error: ReplayDiffers, history: StoreHistory, events: Sequence[EventRow], algorithm: Algorithm) -> str:
     """Which event differs, and whether this is the code that wrote it."""
     same = bool(events) and history.writer(events[0].number) == versions_of(algorithm)
     return error.problem + ("" if same else "; other code replays it here")

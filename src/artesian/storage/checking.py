@@ -9,7 +9,7 @@ from pathlib import Path
 from artesian.errors import StorageError
 from artesian.storage.blobs import Blobs
 from artesian.storage.copying import Progress
-from artesian.storage.history import History, behind, broken
+from artesian.storage.history import StoreHistory, behind, broken
 from artesian.storage.reading import mark_of, unchecked_history
 
 
@@ -25,7 +25,7 @@ class Finding:
 class Checked:
     """What a check of a store saw."""
 
-    history: History
+    history: StoreHistory
     arrays: int
     findings: tuple[Finding, ...] = ()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from artesian.errors import SettingError, StorageError
 from artesian.storage.blobs import Blobs
 from artesian.storage.files import make_folder, storage, sync_folder, write_file
-from artesian.storage.history import History, behind, broken, slot
+from artesian.storage.history import StoreHistory, behind, broken, slot
 from artesian.storage.reading import connection, damaged, mark_of, rows_of
 
 ATTEMPTS = 10  # copies of the database, where snapshots keep dropping arrays
@@ -28,7 +28,7 @@ Progress = Callable[[int, int], None]  # how many arrays are copied, and how man
 class Copied:
     """What a copy of a store holds."""
 
-    history: History
+    history: StoreHistory
     arrays: int
     attempts: int  # copies of the database that it took
     left_out: tuple[str, ...] = ()  # what is wrong with arrays that no server needs: they are not in the copy
@@ -64,7 +64,7 @@ def _claimed(target: Path) -> Path:
 
 def _copied(source: Path, partial: Path, progress: Progress) -> Copied:
     here, there = Blobs(source / "blobs", create=False), Blobs(partial / "blobs", sync=False, private=True)
-    before: History | None = None
+    before: StoreHistory | None = None
     for attempt in range(1, ATTEMPTS + 1):
         history = _copy_database(source, partial / "artesian.db")
         vanished, left_out = _copy_arrays(history, here, there, progress)
@@ -80,7 +80,7 @@ def _copied(source: Path, partial: Path, progress: Progress) -> Copied:
     )
 
 
-def _copy_database(source: Path, path: Path) -> History:
+def _copy_database(source: Path, path: Path) -> StoreHistory:
     mark = mark_of(source)  # first: the database is never behind it
     with storage(path):
         path.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ def _copy_database(source: Path, path: Path) -> History:
     return history
 
 
-def _copy_arrays(history: History, here: Blobs, there: Blobs, progress: Progress) -> tuple[str, list[str]]:
+def _copy_arrays(history: StoreHistory, here: Blobs, there: Blobs, progress: Progress) -> tuple[str, list[str]]:
     """Copy what is not there yet; the name of a needed array that is gone, and what is wrong with others."""
     left_out, present = [], set(there.names())
     wanted = sorted(history.expected, key=lambda name: (name not in history.needed, name))
@@ -118,7 +118,7 @@ def _copy_arrays(history: History, here: Blobs, there: Blobs, progress: Progress
     return "", left_out
 
 
-def _finish(source: Path, partial: Path, history: History) -> None:
+def _finish(source: Path, partial: Path, history: StoreHistory) -> None:
     """Add the mark and the tokens, and sync everything."""
     write_file(partial / "mark", slot(history.count, history.chain), private=True)
     tokens = source / "tokens.json"

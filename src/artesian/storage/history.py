@@ -52,7 +52,7 @@ class SecretRow(NamedTuple):
     digest: str
 
 
-class Mark(NamedTuple):
+class StoreMark(NamedTuple):
     """The number and the chain of the last event, as the file beside the database knows them."""
 
     number: int
@@ -60,7 +60,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True)
-class History:
+class StoreHistory:
     """All rows of a store at one moment, in order."""
 
     about: Mapping[str, Any]
@@ -127,7 +127,7 @@ def check_store_format(number: int) -> None:
         )
 
 
-def broken(history: History) -> Iterator[str]:
+def broken(history: StoreHistory) -> Iterator[str]:
     """What does not follow: an event from the one before it, a snapshot or a stretch from the events before it."""
     chains = [genesis(history.about)]
     for row in history.events:
@@ -151,7 +151,7 @@ def _follows(row: SnapshotRow | StretchRow, record: str, chains: Sequence[str]) 
     return (row.chain, row.digest) == (chains[row.events], chained(chains[row.events], record))
 
 
-def behind(history: History, mark: Mark) -> str:
+def behind(history: StoreHistory, mark: StoreMark) -> str:
     """What the mark knows and the history does not; nothing if all is there."""
     if mark.number > history.count:
         return f"the mark counts {mark.number} events, the database holds {history.count}"
@@ -165,12 +165,12 @@ def slot(number: int, chain: str) -> bytes:
     return (b"%s %08x" % (text, zlib.crc32(text))).ljust(SLOT - 1) + b"\n"
 
 
-def read_mark(data: bytes) -> Mark | None:
+def read_mark(data: bytes) -> StoreMark | None:
     """The mark in the bytes of its file: the newer of its halves that is whole; None if neither is."""
     found = []
     for half in (data[:SLOT], data[SLOT : 2 * SLOT]):
         text, _, check = half.strip().rpartition(b" ")
         if text and check == b"%08x" % zlib.crc32(text):
             number, chain = text.decode().split()
-            found.append(Mark(int(number), chain))
+            found.append(StoreMark(int(number), chain))
     return max(found, default=None)

@@ -17,10 +17,10 @@ from artesian.storage.codec import Elsewhere, from_tree, gather
 from artesian.storage.files import storage
 from artesian.storage.history import (
     EventRow,
-    History,
-    Mark,
     SecretRow,
     SnapshotRow,
+    StoreHistory,
+    StoreMark,
     StretchRow,
     behind,
     broken,
@@ -33,7 +33,7 @@ ATTEMPTS = 3  # a server that opens or closes the store meanwhile may disturb a 
 BESIDE = ("at",)  # what stands in the record of an event and is not part of the event
 
 
-def read_history(folder: Path) -> History:
+def read_history(folder: Path) -> StoreHistory:
     """All rows of a store, which follow from each other and reach as far as its mark."""
     problem = ""
     for _ in range(ATTEMPTS):
@@ -44,13 +44,13 @@ def read_history(folder: Path) -> History:
     raise damaged(folder, problem)
 
 
-def unchecked_history(folder: Path) -> History:
+def unchecked_history(folder: Path) -> StoreHistory:
     """All rows of a store, whatever they say."""
     with connection(folder) as view:
         return rows_of(view, folder)
 
 
-def mark_of(folder: Path) -> Mark:
+def mark_of(folder: Path) -> StoreMark:
     """What the mark knows. Read it before the database, which is never behind it."""
     path = folder / "mark"
     if (folder / "artesian.db").exists() and not path.exists():
@@ -98,7 +98,7 @@ def _readable(folder: Path) -> Iterator[None]:
         raise StoreDamaged(f"The store {folder} cannot be read: {error}", "Restore a backup") from None
 
 
-def rows_of(view: sqlite3.Connection, folder: Path) -> History:
+def rows_of(view: sqlite3.Connection, folder: Path) -> StoreHistory:
     """All rows of a database as they are at this moment."""
     view.execute("BEGIN")
     try:
@@ -119,7 +119,7 @@ def rows_of(view: sqlite3.Connection, folder: Path) -> History:
         raise damaged(folder, f"a row cannot be read ({error})") from None
     finally:
         view.execute("ROLLBACK")
-    return History(about, events, snapshots, stretches, secrets)
+    return StoreHistory(about, events, snapshots, stretches, secrets)
 
 
 def event_of(record: Mapping[str, Tree], blobs: Blobs) -> Event:

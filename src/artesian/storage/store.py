@@ -29,9 +29,9 @@ from artesian.storage.history import (
     SLOT,
     STORE_FORMAT,
     EventRow,
-    History,
-    Mark,
     SnapshotRow,
+    StoreHistory,
+    StoreMark,
     StretchRow,
     behind,
     broken,
@@ -339,7 +339,7 @@ class Store:
         self._check_chain(history)
         self._check_mark(history)
 
-    def _history(self) -> History:
+    def _history(self) -> StoreHistory:
         """All rows; the secrets are checked where they are used."""
         with self._database():
             events, snapshots, stretches = (
@@ -348,20 +348,20 @@ class Store:
             )
             self._db.rollback()
         about = self.about()
-        return History(
+        return StoreHistory(
             about,
             [EventRow(*row) for row in events],
             [SnapshotRow(*row) for row in snapshots],
             [StretchRow(*row) for row in stretches],
         )
 
-    def _check_chain(self, history: History) -> None:
+    def _check_chain(self, history: StoreHistory) -> None:
         """Every event follows from the one before it, and every snapshot belongs to one of them."""
         for problem in broken(history):
             raise self._damaged(problem)
         self.count, self.chain = history.count, history.chain
 
-    def _check_mark(self, history: History) -> None:
+    def _check_mark(self, history: StoreHistory) -> None:
         """The database must hold every event up to the mark; one more may have come just before a crash."""
         mark = self._read_mark()
         if problem := behind(history, mark):
@@ -387,7 +387,7 @@ class Store:
             os.pwrite(self._mark, slot(number, chain), SLOT * (number % 2))
             os.fdatasync(self._mark)
 
-    def _read_mark(self) -> Mark:
+    def _read_mark(self) -> StoreMark:
         found = read_mark(os.pread(self._mark, 2 * SLOT, 0))
         if found is None:
             raise self._damaged("the mark cannot be read")
