@@ -20,7 +20,7 @@ from artesian.storage.files import make_folder, storage, sync_folder, write_file
 from artesian.storage.history import StoreHistory, behind, broken, slot
 from artesian.storage.reading import connection, damaged, mark_of, rows_of
 
-ATTEMPTS = 10  # copies of the database, where snapshots keep dropping arrays
+ATTEMPTS = 20  # copies of the database, where snapshots keep dropping arrays
 Progress = Callable[[int, int], None]  # how many arrays are copied, and how many there are
 
 
