@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 from launching import SIMULATING, launcher
+from promises.federation import APP
 from rich.console import Console
+from server.test_replaying import crashed
 from typer.testing import CliRunner
 
 from artesian import cli
@@ -581,3 +584,68 @@ def test_a_missing_extra_answers_with_its_pip_command(tmp_path) -> None:
     told = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert told.returncode == 2
     assert "pip install 'artesian[sim]'" in told.stderr
+
+
+# stores
+
+
+@pytest.fixture
+def store(tmp_path) -> Path:
+    crashed(tmp_path / "store")
+    return tmp_path / "store"
+
+
+def ran(*words: object) -> tuple[int, str]:
+    told = CliRunner().invoke(cli.app, [str(word) for word in words])
+    return told.exit_code, told.stdout
+
+
+def test_a_store_is_inspected_verified_backed_up_and_restored(tmp_path, store) -> None:
+    code, told = ran("inspect", store)
+    assert code == 0
+    assert re.search(r"last_at +20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", told)
+    assert ran("verify", store)[0] == 0
+    assert ran("verify", store)[1].splitlines() == ["4 events, 4 replayed, 5 arrays", "sound"]
+    code, told = ran("backup", store, tmp_path / "backup")
+    assert code == 0
+    assert re.search(r"backup: 4 events up to 20\S+Z, 5 arrays", told)
+    code, told = ran("restore", tmp_path / "backup", tmp_path / "again", "--json")
+    assert (code, json.loads(told)["events"], json.loads(told)["attempts"]) == (0, 4, 1)
+    assert json.loads(ran("verify", tmp_path / "again", "--json")[1])["sound"]
+
+
+def test_a_store_that_is_not_sound_costs_exit_code_1(tmp_path, store) -> None:
+    ran("backup", store, tmp_path / "backup")
+    next((tmp_path / "backup" / "blobs").iterdir()).write_bytes(b"x")
+    code, told = ran("verify", tmp_path / "backup")
+    assert code == 1
+    assert "The stored array was altered" in told
+    assert told.splitlines()[-1] == "NOT SOUND"
+    assert not json.loads(ran("verify", tmp_path / "backup", "--json")[1])["sound"]
+
+
+def test_mistakes_with_stores_are_named(tmp_path, store) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    assert "full is there already, and not empty. Choose a new folder." in fails(
+        2, "backup", "store", "full", cwd=tmp_path
+    )
+    assert "No store at nowhere" in fails(2, "inspect", "nowhere", cwd=tmp_path)
+    assert "No store at full" in fails(2, "restore", "full", "new", cwd=tmp_path)
+    assert "No store at nowhere" in fails(2, "verify", "nowhere", cwd=tmp_path)
+
+
+def test_a_federation_that_is_named_replays_its_store(tmp_path, store) -> None:
+    (tmp_path / "served.py").write_text(APP)
+    told = artesian("verify", "store", "--federation", "served:federation", "--json", cwd=tmp_path)
+    assert json.loads(told.stdout)["replayed"] == 4
+
+
+def test_copies_count_in_plain_lines_when_nobody_watches(monkeypatch) -> None:
+    said, now = io.StringIO(), iter([0.0, 1.0, 6.0, 6.0, 7.0])
+    monkeypatch.setattr(console, "err", Console(file=said))
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(now))
+    with console.count_of("copying") as progress:
+        for done in (1, 2, 3):
+            progress(done, 3)
+    assert said.getvalue() == "copying: 2/3\n"

@@ -190,6 +190,7 @@ class Event:
     settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters from here on
     compared: Mapping[ClientId, Evidence] = field(default_factory=dict)  # what comparing replies found, by client
     found: Mapping[str, Tree] = field(default_factory=dict)  # what a study found that came into force here
+    outcome: Mapping[str, str] = field(default_factory=dict)  # digests of what it gave and changed, to compare a replay
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ ArtesianError
 │   ├── RunLocked             another process works on this run
 │   ├── NotAuthentic          an acknowledgement that was altered, or signed by another
 │   ├── StoreMismatch         the store belongs to another federation, or another model
-│   └── StoreLocked           another server works on this store
+│   ├── StoreLocked           another server works on this store
+│   └── ReplayDiffers         the code gives other answers than a store recorded
 ├── MachineError              the machine's failure: exit code 1
 │   ├── StorageError          a file could not be written or read
 │   ├── JournalDamaged        a journal was altered or lost a part in the middle
@@ -145,6 +146,10 @@ class StoreMismatch(UserError):
 
 class StoreLocked(UserError):
     """Another server works on this store."""
+
+
+class ReplayDiffers(UserError):
+    """The code that replays a store gives other answers than the code that wrote it."""
 
 
 class MachineError(ArtesianError):

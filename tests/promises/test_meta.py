@@ -3,6 +3,9 @@
 Left-out syncs, unpickled bodies, growth, leaks, odd file names and crowds are shown beside their own promises.
 """
 
+import sqlite3
+from contextlib import contextmanager
+
 import pytest
 from promises.checks import lost_or_twice, untyped
 from promises.federation import SECRET, Server, draws, trained
@@ -16,6 +19,13 @@ from server.test_tokens import test_a_quota_is_counted_by_members_and_survives_a
 import artesian.engine.coordinator
 import artesian.server.hashing
 import artesian.storage.acknowledgement
+from promises.test_p18_backups import check_backup
+from promises.test_p24_same_answers import check_altered
+
+import artesian.engine.coordinator
+import artesian.server.replaying
+import artesian.storage.copying
+from artesian.errors import StorageError
 from artesian.server.auth import Auth
 from artesian.server.limits import Limits
 from artesian.server.service import Service
@@ -77,6 +87,47 @@ def test_without_the_mark_a_cut_log_is_not_seen(tmp_path, promise, monkeypatch) 
     monkeypatch.setattr(Store, "_read_mark", lambda _: (0, ""))
     with pytest.raises(AssertionError, match="is another"):
         sum(check_cut(crashed, tmp_path, rng) for _ in range(40))
+
+
+def test_without_comparing_digests_altered_code_is_not_seen(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    monkeypatch.setattr(artesian.server.replaying, "different", lambda *_: [])
+    with pytest.raises(AssertionError, match="other answers, unseen"):
+        check_altered(tmp_path, "cdfl", draws("meta"))
+
+
+def test_without_taking_it_again_a_backup_lacks_what_vanished(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    real = artesian.storage.copying._copy_arrays
+    monkeypatch.setattr(artesian.storage.copying, "_copy_arrays", lambda *told: ("", real(*told)[1]))
+    server = Server(tmp_path / "store")
+    with pytest.raises(StorageError, match="No such file"):
+        check_backup(server, tmp_path)
+    server.close()
+
+
+def test_without_its_log_a_backup_lacks_what_was_acknowledged(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    server = Server(tmp_path / "store", keep_uploads=True)
+    database, log = tmp_path / "store" / "artesian.db", tmp_path / "store" / "artesian.db-wal"
+    server.service._save()
+    with sqlite3.connect(database) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # what comes from here on is only in the log
+    other.close()
+    monkeypatch.setattr(artesian.storage.copying, "connection", without_log)
+    monkeypatch.setattr(artesian.storage.copying, "behind", lambda *_: "")
+    with pytest.raises(AssertionError, match="an acknowledged event is missing"):
+        check_backup(server, tmp_path)
+    assert log.stat().st_size
+    server.close()
+
+
+@contextmanager
+def without_log(folder):
+    """A connection that reads the database alone."""
+    view = sqlite3.connect(f"file:{folder / 'artesian.db'}?immutable=1", uri=True)
+    yield view
+    view.close()
 
 
 def test_a_server_that_forgets_an_event_is_seen(tmp_path, promise, monkeypatch) -> None:

@@ -350,7 +350,9 @@ def test_another_federation_is_refused_and_a_store_describes_itself(tmp_path) ->
         Store(tmp_path / "store", federation(FedAvg()).identity)
     told = describe(tmp_path / "store")
     assert (told["name"], told["events"], told["members"][0]["client"]) == ("toy", 1, "c0")
-    assert told["last"] == [{"kind": "join", "client": "c0"}]
+    assert told["last"] == [{"kind": "join", "client": "c0", "at": told["last_at"]}]
+    assert told["first_at"] == told["last_at"] == pytest.approx(time.time(), abs=60)
+    assert set(told["written_by"]) == {"artesian", "numpy", "algorithm"}
     assert (tmp_path / "store").stat().st_mode & 0o077 == 0
     with pytest.raises(SettingError, match="No store at"):
         describe(tmp_path)

@@ -54,7 +54,8 @@ def shown_after(words: str) -> str:
 
 
 def without_fractions(text: str) -> list[str]:
-    return [word for word in text.split() if not re.search(r"\d\.\d", word)]
+    """The words of an output but for fractions and times."""
+    return [word for word in text.split() if not re.search(r"\d\.\d|\d:\d", word)]
 
 
 def test_a_client_by_hand_joins_trains_and_uploads(tmp_path) -> None:

@@ -430,10 +430,11 @@ def test_confluence_on_real_digits_is_served_to_real_clients_in_threads_and_in_p
             shares = play(experiment, folder, url, token)
         assert all(sum(mixture.values()) == pytest.approx(1) for mixture in shares)
         with sqlite3.connect(folder / "store" / "artesian.db") as database:
-            records[way] = [row[0] for row in database.execute("SELECT record FROM events ORDER BY number")]
+            rows = database.execute("SELECT record FROM events ORDER BY number")
+            records[way] = [{**json.loads(record), "at": None} for (record,) in rows]  # all but when it came
         database.close()
     assert records["threads"] == records["processes"]
-    events = [json.loads(record) for record in records["threads"]]
+    events = records["threads"]
     assert [event["kind"] for event in events] == ["join", "upload"] * 2 + ["upload"] * 8
     assert [bool(event["found"]) for event in events].count(True) == 2  # begun with versions 3 and 6
     assert all(found["reach"] in (0.0, 0.5, 1.0) for event in events for found in event["compared"].values())

@@ -1,10 +1,13 @@
 """The store: synced before acknowledged, one server at a time, nothing altered or lost unseen."""
 
+import json
 import os
+import shutil
 import signal
 import sqlite3
 from pathlib import Path
 
+import numpy as np
 import pytest
 from promises.federation import IDENTITY, resumed, served
 
@@ -12,23 +15,33 @@ from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.core import Event
 from artesian.errors import StorageError, StoreDamaged, StoreLocked, StoreMismatch, UnknownFormat
 from artesian.storage import failpoints
+from artesian.storage.blobs import Blobs, named_in
 from artesian.storage.codec import encode
+from artesian.storage.files import lock_file
+from artesian.storage.reading import read_history
 from artesian.storage.store import Store
+
+FORMAT_1 = Path(__file__).parents[1] / "fixtures" / "format-1"
+
+
+class Stores(list[Store]):
+    """Opens stores, and closes them in the end."""
+
+    def __call__(self, folder: Path, identity=IDENTITY) -> Store:
+        self.append(Store(folder, identity))
+        return self[-1]
+
+    def close_all(self) -> None:
+        for store in self:
+            if store._db.closed is False:
+                store.close()
 
 
 @pytest.fixture
 def stores():
-    """Opens stores, and closes them in the end."""
-    opened: list[Store] = []
-
-    def open_store(folder: Path, identity=IDENTITY) -> Store:
-        opened.append(Store(folder, identity))
-        return opened[-1]
-
-    yield open_store
-    for store in opened:
-        if store._db.closed is False:
-            store.close()
+    opened = Stores()
+    yield opened
+    opened.close_all()
 
 
 @pytest.mark.parametrize(
@@ -264,3 +277,166 @@ def test_an_event_is_what_it_was_when_recorded(tmp_path, stores) -> None:
     assert store.append(Event("join", "$odd/name", 3)) == 1
     assert list(store.events()) == [Event("join", "$odd/name", 3)]
     assert store.about()["layout"] == "abc"
+
+
+# who may come in
+
+
+def test_removing_the_lock_file_lets_no_second_server_in(tmp_path, stores) -> None:
+    stores(tmp_path)
+    for name in ("lock", "mark", "artesian.db"):  # one after the other, even all of them
+        (tmp_path / name).unlink()
+        with pytest.raises(StoreLocked, match="Another server uses this store"):
+            Store(tmp_path, IDENTITY)
+
+
+def test_a_server_of_an_earlier_version_keeps_this_one_out(tmp_path, stores) -> None:
+    stores(tmp_path).close()
+    handle = lock_file(tmp_path / "lock")  # all that it held
+    with pytest.raises(StoreLocked):
+        Store(tmp_path, IDENTITY)
+    os.close(handle)
+    stores(tmp_path)
+
+
+def modes(folder: Path) -> set[str]:
+    return {oct(path.stat().st_mode & 0o777)[2:] + "/" * path.is_dir() for path in folder.rglob("*")}
+
+
+def test_files_are_for_their_owner_alone_in_a_folder_that_was_there_too(tmp_path, stores) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        filled(folder, stores)
+        store = stores(folder)
+    finally:
+        os.umask(before)
+    assert modes(folder) == {"600", "700/"}
+    assert store.notes == [f"others can list {folder}: close it with chmod 700"]
+
+
+def test_what_others_could_read_is_closed_and_said(tmp_path, stores) -> None:
+    filled(tmp_path, stores)
+    for name in ("artesian.db", "mark"):
+        (tmp_path / name).chmod(0o644)
+    (tmp_path / "blobs").chmod(0o755)
+    assert stores(tmp_path).notes == ["others could read artesian.db, mark, blobs: closed to them now"]
+    assert (tmp_path / "blobs").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_parents_of_a_new_store_are_synced(tmp_path, stores, monkeypatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("artesian.storage.files.sync_folder", synced.append)
+    stores(tmp_path / "a" / "b")
+    assert synced[:2] == [tmp_path, tmp_path / "a"]
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o700
+
+
+# times, versions, old arrays
+
+
+def test_an_event_has_the_time_that_its_writer_gives(tmp_path, stores) -> None:
+    store = stores(tmp_path)
+    store.append(Event("join", "a", 3))
+    store.append(Event("join", "b", 3), at=1_700_000_000.12345)
+    assert [told.get("at") for told in store.last(2)] == [None, 1_700_000_000.123]
+    assert list(store.events()) == [Event("join", "a", 3), Event("join", "b", 3)]
+
+
+def test_a_store_knows_which_code_wrote_which_events(tmp_path, stores) -> None:
+    store = stores(tmp_path)
+    assert store.writer() == {}
+    for turn, version in enumerate(("1", "2", "3")):
+        store.begin_stretch({"artesian": version})
+        if turn != 1:
+            store.append(Event("join", version, 3))
+    store.close()
+    again = stores(tmp_path)
+    assert again.writer() == {"artesian": "3"}
+    history = read_history(tmp_path)
+    assert [row.events for row in history.stretches] == [0, 1]  # the second wrote nothing
+    assert [history.writer(n)["artesian"] for n in (1, 2, 3)] == ["1", "3", "3"]
+    again.close()
+    alter(tmp_path, "UPDATE stretches SET versions = '{}' WHERE events = 0")
+    with pytest.raises(StoreDamaged, match="the code that wrote on from event 0 was altered"):
+        stores(tmp_path)
+
+
+def test_a_store_of_format_1_goes_on_in_this_format_once_somebody_writes(tmp_path, stores) -> None:
+    folder = Path(shutil.copytree(FORMAT_1 / "cdfl", tmp_path / "store"))
+    identity = {key: value for key, value in read_history(folder).about.items() if key != "format"}
+    chain = stores(folder, identity).chain
+    stores.close_all()
+    assert read_history(folder).about["format"] == 1  # opening alone changes nothing that an earlier version reads
+    opened_again = reopened(stores, folder, identity)
+    opened_again.begin_stretch({"artesian": "now"})
+    opened_again.append(Event("join", "new", 3), at=1.0)
+    assert reopened(stores, folder, identity).about() == {**identity, "format": 2, "began_with": 1}
+    assert read_history(folder).events[-2].chain == chain
+    assert read_history(folder).times() == (1.0, 1.0)
+
+
+def reopened(stores, folder: Path, identity) -> Store:
+    stores.close_all()
+    return stores(folder, identity)
+
+
+def test_with_uploads_kept_everything_since_the_oldest_snapshot_stays(tmp_path, stores) -> None:
+    store = stores(tmp_path)
+    toy = resumed(served(store))
+    for turn in range(4):
+        toy.step()
+        if turn == 2:
+            store.begin_stretch({"artesian": "2"})
+        store.save(toy.coordinator.snapshot(tasks=False), keep_uploads=True)
+    history = read_history(tmp_path)
+    assert [row.events for row in history.snapshots] == [0, 7, 8]  # the first, where other code took over, the newest
+    assert history.expected <= set(store.blobs.names())
+    store.save(toy.coordinator.snapshot(tasks=False))
+    assert [row.events for row in read_history(tmp_path).snapshots] == [8]
+
+
+def test_a_damaged_old_array_stops_nobody_and_is_said(tmp_path, stores) -> None:
+    filled_old = stores(tmp_path)
+    toy = resumed(served(filled_old))
+    for _ in range(4):
+        toy.step()
+    filled_old.save(toy.coordinator.snapshot(tasks=False), keep_uploads=True)
+    history, before = read_history(tmp_path), toy.coordinator.digest()
+    old = sorted(history.expected - history.needed)
+    flipped, gone = filled_old.blobs.path(old[0]), filled_old.blobs.path(old[1])
+    filled_old.close()
+    flipped.write_bytes(flipped.read_bytes()[:-1] + b"\xff")
+    gone.unlink()
+    store = stores(tmp_path)
+    assert served(store).coordinator.digest() == before
+    more = "(an older array: the federation goes on without it)"
+    assert store.old_damage() == [
+        f"The stored array was altered: {flipped} {more}",
+        f"No such file or directory: {gone} {more}",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["snapshot", "event", "open task"])
+def test_a_damaged_array_that_is_needed_is_refused(tmp_path, stores, kind) -> None:
+    filled(tmp_path, stores)
+    history = read_history(tmp_path)
+    newest = json.loads(history.snapshots[-1].record)
+    tree = {
+        "snapshot": newest["state"],
+        "event": json.loads(history.events[-1].record),
+        "open task": newest["open_tasks"],
+    }[kind]
+    path = tmp_path / "blobs" / f"{named_in(tree)[0]}.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(StorageError, match="was altered"):
+        served(stores(tmp_path))
+
+
+def test_nothing_new_rests_on_a_damaged_array(tmp_path) -> None:
+    array = np.arange(5, dtype=np.float32)
+    path = Blobs(tmp_path).path(Blobs(tmp_path).put(array))
+    for damage in (b"", b"x", path.read_bytes()[:-1] + b"\xff"):
+        path.write_bytes(damage)
+        assert (Blobs(tmp_path).get(Blobs(tmp_path).put(array)) == array).all()

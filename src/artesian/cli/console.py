@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,27 @@ def progress_of(label: str, quiet: bool = False) -> Iterator[Any]:
             yield report
     else:
         yield _lines(label, quiet)
+
+
+@contextmanager
+def count_of(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many things are done: a live bar on a terminal, a plain line every five seconds elsewhere."""
+    if err.is_terminal:
+        from rich.progress import Progress as Bar
+
+        with Bar(console=err, transient=True) as bar:
+            task = bar.add_task(label)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    said = time.monotonic()
+
+    def report(done: int, total: int) -> None:
+        nonlocal said
+        if time.monotonic() - said >= 5:
+            said = time.monotonic()
+            err.print(f"{label}: {done}/{total}", highlight=False)
+
+    yield report
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Commands of an operator: demo, serve, client, tokens, keys, inspect."""
+"""Commands of an operator: demo, serve, client, tokens, keys; inspect, verify, backup and restore for stores."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from artesian.cli.application import AsJson, app
-from artesian.cli.console import err, out, print_table, show
+from artesian.cli.console import count_of, err, out, print_table, show
 from artesian.errors import ArtesianError, SettingError
 
 StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store.")]
@@ -92,6 +93,10 @@ def serve(
             "--ray-address", help="Address of a Ray cluster; by default RAY_ADDRESS, or a cluster of its own."
         ),
     ] = None,
+    accept_replay: Annotated[
+        bool,
+        typer.Option("--accept-replay", help="Go on although this code replays the store to other answers."),
+    ] = False,
     changes: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +121,7 @@ def serve(
     chosen = {"measure": measure, "measurers": measurers, "ray_address": ray_address}
     ours = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None]
     show = _shown(show_token, token_file)
-    run_server(source, store, host, port, cert, key, insecure, [*(changes or ()), *ours], show)
+    run_server(source, store, host, port, cert, key, insecure, [*(changes or ()), *ours], show, accept_replay)
 
 
 @app.command(rich_help_panel="Federations")
@@ -204,7 +209,7 @@ def token_make(
 def token_list(store: StorePath, as_json: AsJson = False) -> None:
     """List the tokens by name, and what is left of them. Their texts are not stored."""
     from artesian.server.tokens import described
-    from artesian.storage.store import read_enrolments
+    from artesian.storage.reading import read_enrolments
 
     tokens = _tokens(store)
     rows = described(tokens.all(), read_enrolments(store), time.time())
@@ -270,15 +275,16 @@ def keys_verify(
 
 @app.command(rich_help_panel="Federations")
 def inspect(store: StorePath, as_json: AsJson = False) -> None:
-    """Show what a store holds: clusters, members, version, last events. No server may be using it."""
+    """Show what a store holds: clusters, members, version, last events. Only reads, also while a server uses it."""
     from artesian.server.serve import describe
 
     told = describe(store)
     if as_json:
         sys.stdout.write(json.dumps(told) + "\n")
         return
-    for key in ("name", "algorithm", "format", "events", "snapshot_at", "version"):
-        out.print(f"{key:12} {told[key]}", highlight=False)
+    shown = {**told, "first_at": _moment(told["first_at"]), "last_at": _moment(told["last_at"])}
+    for key in ("name", "algorithm", "format", "events", "first_at", "last_at", "snapshot_at", "version"):
+        out.print(f"{key:12} {shown[key]}", highlight=False)
     clusters = [[row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"])] for row in told["clusters"]]
     print_table(["cluster", "updated at", "updates", "loss on its proxy"], clusters)
     members = []
@@ -290,6 +296,90 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
     out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)
+
+
+@app.command(rich_help_panel="Federations")
+def verify(
+    store: StorePath,
+    federation: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME|FILE|PRESET", help="What the store belongs to, if the algorithm is yours."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a store: every array and digest, the chain, the mark, and a replay compared with what was recorded.
+
+    Only reads, also while a server uses it. The exit code is 1 if anything is wrong.
+    """
+    from artesian.config.federations import load_served
+    from artesian.server.verifying import verify as check
+
+    algorithm = load_served(federation)[0].algorithm if federation else None
+    with count_of("checking arrays") as progress:
+        told = check(store, algorithm, progress)
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+    else:
+        out.print(f"{told['events']} events, {told['replayed']} replayed, {told['arrays']} arrays", highlight=False)
+        for line in [*told["notes"], *map(_complained, told["problems"])]:
+            out.print(line, highlight=False, markup=False)
+        out.print("sound" if told["sound"] else "NOT SOUND", highlight=False)
+    sys.exit(0 if told["sound"] else 1)
+
+
+@app.command(rich_help_panel="Federations")
+def backup(
+    store: StorePath,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="New folder for the backup.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy a store as it is at one moment, also while a server uses it. A backup is a store itself."""
+    _copy(store, to, "backing up arrays", as_json)
+
+
+@app.command(rich_help_panel="Federations")
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="New folder for the store.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a store from a backup, checked array by array. Nothing is overwritten."""
+    _copy(source, store, "restoring arrays", as_json)
+
+
+def _copy(source: Path, target: Path, label: str, as_json: bool) -> None:
+    from artesian.storage.copying import copy_store
+
+    with count_of(label) as progress:
+        copied = copy_store(source, target, progress)
+    last = copied.history.times()[1]
+    told = {
+        "from": str(source),
+        "to": str(target),
+        "events": copied.history.count,
+        "last_at": last,
+        "chain": copied.history.chain,
+        "arrays": copied.arrays,
+        "attempts": copied.attempts,
+        "left_out": list(copied.left_out),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
+    out.print(f"{target}: {told['events']} events up to {_moment(last)}, {copied.arrays} arrays", highlight=False)
+    for line in copied.left_out:
+        err.print(f"left out: {line}", style="yellow", markup=False, highlight=False)
+
+
+def _complained(problem: Mapping[str, Any]) -> str:
+    return problem["problem"] + ("" if problem["needed"] else " (a server can go on without it)")
+
+
+def _moment(seconds: float | None) -> str:
+    """A time of the wall clock, in UTC."""
+    if seconds is None:
+        return "unknown"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @contextmanager

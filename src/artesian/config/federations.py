@@ -37,6 +37,7 @@ def serve(
     insecure: bool = False,
     changes: Sequence[str] = (),
     show: Callable[[dict[str, str]], None] | None = None,
+    accept_replay: bool = False,
 ) -> None:
     """Serve until stopped; then finish what is under way and take a snapshot."""
     check_transport(host, cert, key, insecure)
@@ -46,7 +47,7 @@ def serve(
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
         measuring_pool(federation, settings, source, changes) as pool,
     ):
-        run(federation, settings, folder, host, port, cert, key, pool, show)
+        run(federation, settings, folder, host, port, cert, key, pool, show, accept_replay)
 
 
 @contextmanager

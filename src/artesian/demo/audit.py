@@ -55,7 +55,7 @@ def audit(folder: Path, acknowledged: Sequence[Identity]) -> Audit:
         served = federation()
         store = Store(folder, served.identity)
         try:
-            restored, replayed = Service.open(served, store).coordinator, _replayed(served, store)
+            restored, replayed = Service.open(served, store, keep_uploads=True).coordinator, _replayed(served, store)
             events = store.last(store.count)
         finally:
             store.close()

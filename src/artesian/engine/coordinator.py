@@ -41,6 +41,7 @@ from artesian.core import (
     derive,
 )
 from artesian.engine.admission import check_client, check_mixture, check_retry, check_upload, clip_upload, receipt_of
+from artesian.engine.outcomes import Outcome, outcome_of
 from artesian.engine.transition import Change, split
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
 from artesian.params import Layout, Params, keep_buffers, seal
@@ -86,6 +87,8 @@ class Coordinator:
         self.record = record or _ignore
         self._keeps_pace = pace is not None  # whatever the algorithm's settings become
         self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
+        self.proves = False  # do events carry digests of what they gave and changed?
+        self.outcome: Outcome = {}  # those of the last event
         self._known: Event | None = None  # in a replay: what was found the first time
         self.beside = beside
         self.watch = watch
@@ -396,7 +399,10 @@ class Coordinator:
         if answered := self.pace.answers(change.desk, change.state):
             assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
             self._answer(change, answered)
-        self.record(replace(event, appraisals=change.appraisals, compared=change.compared, found=change.found))
+        event = replace(event, appraisals=change.appraisals, compared=change.compared, found=change.found)
+        compared = self._known is not None and bool(self._known.outcome)
+        self.outcome = outcome_of(self._state, change) if self.proves or compared else {}
+        self.record(replace(event, outcome=self.outcome))
         self._members.update(change.members)
         self._state = replace(change.state, members=self._members)
         self._desk, self.notes = change.desk, change.notes

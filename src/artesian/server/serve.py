@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import resource
 import signal
 import socket
@@ -29,7 +30,9 @@ from artesian.server.service import Service, utc
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
 from artesian.server.tokens import Tokens
-from artesian.storage.store import Store, read_store
+from artesian.storage.history import BEGAN
+from artesian.storage.reading import read_history, snapshot_of
+from artesian.storage.store import Store
 
 
 def run(
@@ -42,6 +45,7 @@ def run(
     key: Path | None,
     pool: WorkerPool | None,
     show: Callable[[dict[str, str]], None] | None = None,
+    accept_replay: bool = False,
 ) -> None:
     """Serve until stopped; then finish what is under way and take a snapshot. `show` gets the first tokens."""
     try:
@@ -60,6 +64,7 @@ def run(
             measurers=settings.measurers,
             measure=measured_in(pool) if pool else None,
             report=say,
+            accept_replay=accept_replay,
         )
         if pool is not None:
             say(f"waiting for {settings.measurers} measuring workers")
@@ -165,13 +170,19 @@ def signing_keys(folder: Path) -> SigningKeys:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What a store holds, for people and scripts."""
-    about, count, done, snapshot, events = read_store(folder)
-    state = snapshot.state
+    """What a store holds, for people and scripts; nothing is written, and a server may be using it."""
+    history = read_history(folder)
+    if not history.snapshots:
+        raise SettingError(f"No snapshot in the store {folder} yet", "Start its server once")
+    newest, (first, last) = history.snapshots[-1], history.times()
+    state = snapshot_of(json.loads(newest.record)).state
     return {
-        **about,
-        "events": count,
-        "snapshot_at": done,
+        **{key: value for key, value in history.about.items() if key != BEGAN},
+        "events": history.count,
+        "first_at": first,
+        "last_at": last,
+        "written_by": history.writer(history.count + 1),
+        "snapshot_at": newest.events,
         "version": state.version,
         "clusters": [
             {"name": k, "updated": c.updated, "updates": c.updates, "loss": c.loss} for k, c in state.clusters.items()
@@ -187,8 +198,12 @@ def describe(folder: Path) -> dict[str, Any]:
             }
             for client, m in sorted(state.members.items())
         ],
-        "last": [{"kind": event["kind"], "client": event["client"]} for event in events],
+        "last": [_brief(json.loads(row.record)) for row in history.events[-5:]],
     }
+
+
+def _brief(record: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": record["kind"], "client": record["client"], "at": record.get("at")}
 
 
 def check_transport(host: str, cert: Path | None, key: Path | None, insecure: bool) -> None:

@@ -19,7 +19,9 @@ from artesian.engine.coordinator import Beside, Coordinator, Found, Measure
 from artesian.errors import MachineError, Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
 from artesian.server.log import CLUSTERS, STUDIES
+from artesian.server.replaying import replay
 from artesian.server.studies import Studies
+from artesian.server.versions import versions_of
 from artesian.storage.failpoints import reach
 from artesian.storage.store import Store
 
@@ -82,17 +84,27 @@ class Service:
         self._recorded, coordinator.record = coordinator.record, self._record
         self.studies = studies or Studies()
         self.studies.report = self._studied
-        coordinator.beside = self.studies
+        coordinator.beside, coordinator.proves = self.studies, store is not None
         known = self.calibration
         self._alike = known.alike if known is not None else ()
 
     @classmethod
-    def open(cls, federation: Federation, store: Store, report: Report | None = None, **options: Any) -> Self:
-        """Begin a federation in an empty store, or continue the one in it exactly where it stopped."""
+    def open(
+        cls,
+        federation: Federation,
+        store: Store,
+        report: Report | None = None,
+        accept_replay: bool = False,
+        **options: Any,
+    ) -> Self:
+        """Begin a federation in an empty store, or continue the one in it exactly where it stopped.
+
+        Events that this code answers in another way than was recorded are refused, unless `accept_replay`.
+        """
         latest = store.latest()
         if latest is None and store.count:
             raise StoreDamaged(f"No snapshot in a store of {store.count} events: {store.folder}", "Restore a backup")
-        report, studies = report or _ignore, Studies()
+        report, studies, accepted = report or _ignore, Studies(), list[str]()
         if latest is None:
             if callable(federation.start):
                 report("making the start models of a new store")
@@ -102,12 +114,14 @@ class Service:
             done, snapshot = latest
             own = {"open_tasks": store.open_tasks, **federation.options()}
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
-        for event in _counted(store.events(done), store.count - done, report):
-            coordinator.replay(event)
+        writer, accept = store.writer(), accepted.append if accept_replay else None
+        for number, event in enumerate(_counted(store.events(done), store.count - done, report), done + 1):
+            replay(coordinator, event, number, writer, accept)
         service = cls(coordinator, store, studies=studies, name=federation.name, **options)
+        service._take_over(versions_of(federation.algorithm), done, bool(accepted))
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         coordinator.begin_study()  # again, if one was under way
-        for line in service._told():
+        for line in (*store.notes, *store.old_damage(), *accepted[:1], *service._told()):
             report(line)
         return service
 
@@ -247,6 +261,14 @@ class Service:
             changes = {"born": sorted(set(state.clusters) - before), "gone": sorted(before - set(state.clusters))}
             CLUSTERS.info("clusters", extra={"fields": fields | changes})
 
+    def _take_over(self, versions: Mapping[str, str], done: int, accepted: bool) -> None:
+        """Where other code wrote last, begin with a snapshot: this code never has to replay what that one wrote."""
+        assert self.store is not None
+        if accepted or versions != self.store.writer():
+            if self.store.count > done:
+                self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
+            self.store.begin_stretch(versions)
+
     def _save(self) -> None:
         assert self.store is not None
         self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
@@ -257,7 +279,7 @@ class Service:
         if self.store is None:
             self._recorded(event)
         else:
-            number = self.store.append(event)
+            number = self.store.append(event, time.time())
             if event.measured is not None:
                 upload = event.measured.upload
                 self._taken[upload.client] = Taken(upload.number, number, self.store.chain, utc())

@@ -64,9 +64,35 @@ def write_file(path: Path, data: Bytes | Sequence[Bytes], *, private: bool = Fal
             sync_folder(path.parent)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for this user alone, and its parents, so that they survive a loss of power; one may be there."""
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(path.parent)
+
+
+def make_private(path: Path) -> bool:
+    """Let only its owner read a file or folder, where the file system can say so; whether that changed anything."""
+    mode = path.stat().st_mode
+    if mode & 0o077:
+        with suppress(PermissionError):  # another user's
+            path.chmod(mode & 0o700)
+    return path.stat().st_mode != mode
+
+
+def lock_folder(path: Path) -> int | None:
+    """Hold a lock on a folder itself, which no removal of a file in it lifts; None if another process holds it."""
+    return _locked(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), wait=False)
+
+
 def lock_file(path: Path, *, wait: bool = False) -> int | None:
     """Hold a lock for as long as the returned handle is open; None if another process holds it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return _locked(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), wait=wait)
+
+
+def _locked(handle: int, *, wait: bool) -> int | None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

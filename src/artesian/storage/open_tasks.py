@@ -13,7 +13,7 @@ from pathlib import Path
 
 from artesian.core import ClientId, Task, Tree
 from artesian.errors import StorageError
-from artesian.storage.blobs import Blobs
+from artesian.storage.blobs import Blobs, named_in
 from artesian.storage.codec import from_tree, gather, scatter, to_tree
 from artesian.storage.files import storage
 
@@ -24,7 +24,7 @@ class OpenTasks(MutableMapping[ClientId, Task]):
     def __init__(self, folder: Path) -> None:
         with storage(folder):
             shutil.rmtree(folder, ignore_errors=True)  # of an earlier start; the snapshot and the events have it all
-        self._blobs = Blobs(folder, sync=False)
+        self._blobs = Blobs(folder, sync=False, private=True)
         self._records: dict[ClientId, Tree] = {}
         self._uses: Counter[str] = Counter()  # of each array, by open tasks
         self._unwritten: dict[ClientId, Task] = {}  # the disk was full: in memory until a snapshot can write them
@@ -72,7 +72,7 @@ class OpenTasks(MutableMapping[ClientId, Task]):
     def fill(self, records: Mapping[ClientId, Tree], blobs: Blobs) -> None:
         """Take over a snapshot's tasks; each array is checked against its name."""
         for client, record in records.items():
-            for name in _names(record):
+            for name in named_in(record):
                 blobs.get(name)
                 self._blobs.adopt(name, blobs)
             self._keep(client, record)
@@ -82,19 +82,12 @@ class OpenTasks(MutableMapping[ClientId, Task]):
 
     def _keep(self, client: ClientId, record: Tree) -> None:
         self._records[client] = record
-        self._uses.update(_names(record))
+        self._uses.update(named_in(record))
 
     def _forget(self, record: Tree) -> None:
-        for name in _names(record):
+        for name in named_in(record):
             self._uses[name] -= 1
             if not self._uses[name]:
                 del self._uses[name]
                 with suppress(StorageError):  # an extra file does no harm: the next start removes it
                     self._blobs.drop(name)
-
-
-def _names(record: Tree) -> list[str]:
-    """The arrays a record mentions."""
-    found: list[str] = []
-    gather(record, "$blob", found.append)
-    return found

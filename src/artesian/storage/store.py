@@ -1,33 +1,49 @@
 """What a server keeps on disk: events synced before they are acknowledged, snapshots, arrays by digest.
 
-A store is a folder: `artesian.db` (SQLite: which federation, events, snapshots), `blobs/` (arrays under their digest),
-`mark` (the number of the last event, outside the database) and `lock`. Every event carries a digest chained to the one
-before it, so nothing can be altered, dropped or reordered unseen. SQLite silently drops a damaged tail of its log; the
-mark still knows about it, and a store that is behind its mark is refused.
+A store is a folder: `artesian.db` (SQLite: which federation, events, snapshots, which code wrote them), `blobs/`
+(arrays under their digest), `mark` (the number of the last event, outside the database) and `lock`. Every event carries
+a digest chained to the one before it, so nothing can be altered, dropped or reordered unseen. SQLite silently drops a
+damaged tail of its log; the mark still knows about it, and a store that is behind its mark is refused.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import sqlite3
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from artesian.core import Event, Snapshot, Tree
-from artesian.errors import MissingExtra, Refused, SettingError, StorageError, StoreDamaged, StoreLocked, StoreMismatch
+from artesian.errors import MissingExtra, Refused, StorageError, StoreDamaged, StoreLocked, StoreMismatch
 from artesian.storage.blobs import Blobs
-from artesian.storage.codec import FORMAT, check_format, from_tree, gather, scatter, to_json, to_tree
+from artesian.storage.codec import scatter, to_json, to_tree
 from artesian.storage.failpoints import reach
-from artesian.storage.files import lock_file, storage, sync_folder, write_file
+from artesian.storage.files import lock_file, lock_folder, make_folder, make_private, storage, sync_folder, write_file
+from artesian.storage.history import (
+    BEGAN,
+    SLOT,
+    STORE_FORMAT,
+    EventRow,
+    SnapshotRow,
+    StoreHistory,
+    StoreMark,
+    StretchRow,
+    behind,
+    broken,
+    chained,
+    check_store_format,
+    genesis,
+    read_mark,
+    slot,
+)
 from artesian.storage.older import translated
 from artesian.storage.open_tasks import OpenTasks
+from artesian.storage.reading import damaged, event_of, snapshot_of
 
 try:
     import sqlalchemy as sql
@@ -52,6 +68,14 @@ SNAPSHOTS = sql.Table(
     sql.Column("chain", sql.Text, nullable=False),  # of the last event it stands for
     sql.Column("digest", sql.Text, nullable=False),  # of the record and the chain together
 )
+STRETCHES = sql.Table(
+    "stretches",
+    TABLES,
+    sql.Column("events", sql.Integer, primary_key=True, autoincrement=False),  # how many came before
+    sql.Column("versions", sql.Text, nullable=False),  # of the code that wrote on from there
+    sql.Column("chain", sql.Text, nullable=False),
+    sql.Column("digest", sql.Text, nullable=False),  # of the versions and the chain together
+)
 SECRETS = sql.Table(
     "secrets",
     TABLES,
@@ -66,8 +90,22 @@ ENROLMENTS = sql.Table(
     sql.Column("token", sql.Text, nullable=False),  # the name of the token it joined with
     sql.Column("digest", sql.Text, nullable=False),  # of the two together
 )
+T = TypeVar("T")
 SHARED = {"check_same_thread": False}  # opened by one thread, written by another, never by two at once
-SLOT = 128  # bytes of one half of the mark
+OWN = (
+    "artesian.db",
+    "artesian.db-wal",
+    "artesian.db-shm",
+    "mark",
+    "lock",
+    "tokens.json",
+    "tokens.lock",
+    "keys.json",
+    "keys.lock",
+    "blobs",
+    "parts",
+)
+CHECKED_AT_START = 1 << 30  # bytes of older arrays, at most; `artesian verify` checks all
 
 
 class Store:
@@ -76,6 +114,7 @@ class Store:
     def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
         """Open or create the store of the federation that `identity` describes."""
         self.folder = folder
+        self.notes: list[str] = []  # what the operator should know of how the folder was found
         self.count, self.chain = 0, ""  # events so far, and the digest of them all
         self._sound = True  # mark and database agree
         self._held = ExitStack()  # everything to close
@@ -84,12 +123,13 @@ class Store:
             self._open(identity)
             self._held = self._held.pop_all()
 
-    def append(self, event: Event) -> int:
-        """Make an event durable and return its number; when this returns, it may be acknowledged."""
+    def append(self, event: Event, at: float | None = None) -> int:
+        """Make an event that came at this time durable and return its number; then it may be acknowledged."""
         reach("before-blobs")
-        record = to_json(scatter(to_tree(event), lambda _, array: {"$blob": self.blobs.put(array)}))
+        told = scatter(to_tree(event), lambda _, array: {"$blob": self.blobs.put(array)})
+        record = to_json(told if at is None else {**told, "at": round(at, 3)})
         reach("between-blobs-and-event")
-        number, chain = self.count + 1, _chained(self.chain, record)
+        number, chain = self.count + 1, chained(self.chain, record)
         self._check_sound()
         with self._database():
             self._db.execute(EVENTS.insert().values(number=number, record=record, chain=chain))
@@ -109,7 +149,7 @@ class Store:
             records = self._db.execute(query).scalars().all()
             self._db.rollback()
         for record in records:
-            yield self._value(Event, json.loads(record))
+            yield self._value("event", partial(event_of, json.loads(record), self.blobs))
 
     def last(self, count: int) -> list[dict[str, Any]]:
         """The newest events as JSON values, oldest first, without their arrays."""
@@ -122,7 +162,8 @@ class Store:
     def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
         """Write a snapshot with the open tasks, then drop what only older ones needed.
 
-        Raw uploads before it are dropped too, unless `keep_uploads`.
+        Raw uploads before it are dropped too. With `keep_uploads` they stay, and so do the oldest snapshot and those
+        with which other code took over: everything since can be replayed.
         """
         assert not snapshot.open_tasks, "open tasks are kept in open_tasks"
         names = self.open_tasks.settle(self.blobs)
@@ -136,12 +177,20 @@ class Store:
         row = {"events": self.count, "record": record, "chain": self.chain}
         with self._database():
             self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events == self.count))
-            self._db.execute(SNAPSHOTS.insert().values(**row, digest=_chained(self.chain, record)))
-            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events < self.count))
+            self._db.execute(SNAPSHOTS.insert().values(**row, digest=chained(self.chain, record)))
+            self._db.execute(SNAPSHOTS.delete().where(*self._outdated(keep_uploads)))
             self._db.commit()
         reach("between-snapshot-and-cleaning")
         if not keep_uploads:
             self.blobs.keep(names)
+
+    def _outdated(self, keep_uploads: bool) -> list[Any]:
+        """Which snapshots go when a new one is there."""
+        older = [SNAPSHOTS.c.events < self.count]
+        if not keep_uploads:
+            return older
+        oldest = sql.select(sql.func.min(SNAPSHOTS.c.events)).scalar_subquery()
+        return [*older, SNAPSHOTS.c.events > oldest, SNAPSHOTS.c.events.not_in(sql.select(STRETCHES.c.events))]
 
     def latest(self) -> tuple[int, Snapshot] | None:
         """The newest snapshot, with the number of events before it; its open tasks go to `open_tasks`."""
@@ -153,28 +202,30 @@ class Store:
             return None
         told = translated(Snapshot, json.loads(row["record"]))
         self.open_tasks.fill(told["open_tasks"], self.blobs)
-        return row["events"], self._value(Snapshot, {**told, "open_tasks": {}})
+        rest = {**told, "open_tasks": {}}
+        return row["events"], self._value("snapshot", partial(snapshot_of, rest, self.blobs))
 
     def secrets(self) -> dict[str, str]:
         """The hash of every client's secret."""
         with self._database():
             rows = self._db.execute(sql.select(SECRETS)).all()
             self._db.rollback()
-        if any(row.digest != _chained(str(row.client), str(row.hash)) for row in rows):
+        if any(row.digest != chained(str(row.client), str(row.hash)) for row in rows):
             raise self._damaged("a client's secret was altered")
         return {row.client: row.hash for row in rows}
 
     def add_secret(self, client: str, digest: str, token: str = "") -> None:
         """Remember a client's secret, by its hash, and by its name the token that the client joined with."""
         with self._database():
-            self._db.execute(SECRETS.insert().values(client=client, hash=digest, digest=_chained(client, digest)))
+            row = {"client": client, "hash": digest, "digest": chained(client, digest)}
+            self._db.execute(SECRETS.insert().values(**row))
             if token:
-                self._db.execute(ENROLMENTS.insert().values(client=client, token=token, digest=_chained(client, token)))
+                self._db.execute(ENROLMENTS.insert().values(client=client, token=token, digest=chained(client, token)))
             self._db.commit()
 
     def replace_secret(self, client: str, digest: str) -> None:
         """Keep another hash of the same secret."""
-        row = {"hash": digest, "digest": _chained(client, digest)}
+        row = {"hash": digest, "digest": chained(client, digest)}
         with self._database():
             self._db.execute(SECRETS.update().where(SECRETS.c.client == client).values(**row))
             self._db.commit()
@@ -184,7 +235,7 @@ class Store:
         with self._database():
             rows = self._db.execute(sql.select(ENROLMENTS)).all()
             self._db.rollback()
-        if any(row.digest != _chained(str(row.client), str(row.token)) for row in rows):
+        if any(row.digest != chained(str(row.client), str(row.token)) for row in rows):
             raise self._damaged("the token of a client was altered")
         return {row.client: row.token for row in rows}
 
@@ -202,7 +253,50 @@ class Store:
         with self._database():
             rows = self._db.execute(sql.select(ABOUT)).all()
             self._db.rollback()
-        return {row.key: json.loads(row.value) for row in rows}
+        return self._value("row", lambda: {row.key: json.loads(row.value) for row in rows})
+
+    def writer(self) -> dict[str, str]:
+        """The versions of the code that wrote last; none are known of what format 1 wrote."""
+        query = sql.select(STRETCHES.c.versions).order_by(STRETCHES.c.events.desc()).limit(1)
+        with self._database():
+            found = self._db.execute(query).scalar()
+            self._db.rollback()
+        return json.loads(found) if found else {}
+
+    def begin_stretch(self, versions: Mapping[str, str]) -> None:
+        """From the next event on, code of these versions writes; earlier versions cannot open the store any more."""
+        told = json.dumps(dict(versions))
+        row = {"events": self.count, "versions": told, "chain": self.chain, "digest": chained(self.chain, told)}
+        with self._database():
+            self._db.execute(STRETCHES.delete().where(STRETCHES.c.events == self.count))
+            self._db.execute(STRETCHES.insert().values(**row))
+            self._raise_format()
+            self._db.commit()
+
+    def _raise_format(self) -> None:
+        before = json.loads(self._db.execute(sql.select(ABOUT.c.value).where(ABOUT.c.key == "format")).scalar_one())
+        if before < STORE_FORMAT:
+            self._db.execute(ABOUT.update().where(ABOUT.c.key == "format").values(value=json.dumps(STORE_FORMAT)))
+            self._db.execute(ABOUT.insert().values(key=BEGAN, value=json.dumps(before)))
+
+    def old_damage(self) -> list[str]:
+        """What is wrong with arrays that belong here and that no server needs to go on."""
+        with self._database():
+            snapshots = self._db.execute(sql.select(sql.func.count()).select_from(SNAPSHOTS)).scalar_one()
+            self._db.rollback()
+        if snapshots < 2:
+            return []
+        history, room, lines = self._history(), CHECKED_AT_START, list[str]()
+        for name in sorted(history.expected - history.needed):
+            path = self.blobs.path(name)
+            room -= path.stat().st_size if path.exists() else 0
+            if room < 0:
+                return [*lines, "not all older arrays were checked: artesian verify checks them"]
+            try:
+                self.blobs.get(name)
+            except StorageError as error:
+                lines.append(f"{error.problem} (an older array: the federation goes on without it)")
+        return lines
 
     def close(self) -> None:
         """Close the database and release the lock."""
@@ -212,17 +306,20 @@ class Store:
 
     def _open(self, identity: Mapping[str, Any]) -> None:
         database, mark = self.folder / "artesian.db", self.folder / "mark"
-        about = {"format": FORMAT, **identity}
+        about = {"format": STORE_FORMAT, **identity}
         with storage(self.folder):
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._held.callback(os.close, _locked(self.folder / "lock"))
+            make_folder(self.folder)
+            for lock in (lock_folder(self.folder), lock_file(self.folder / "lock")):  # earlier versions know the file
+                self._hold(lock)
+            self._close_to_others()
             if database.exists() and not mark.exists():
                 raise StoreDamaged(f"The store has lost its mark: {mark}", "Restore it from a backup")
             if not mark.exists():  # written first, and whole: after a crash right here the store begins again
-                write_file(mark, _slot(0, _genesis(about)), private=True)
+                write_file(mark, slot(0, genesis(about)), private=True)
             self._mark = os.open(mark, os.O_RDWR)
             self._held.callback(os.close, self._mark)
-        self.blobs = Blobs(self.folder / "blobs")
+            os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite's own would be 0644
+        self.blobs = Blobs(self.folder / "blobs", private=True)
         self.open_tasks = OpenTasks(self.folder / "shelf")
         engine = sql.create_engine(f"sqlite:///{database}", poolclass=sql.pool.StaticPool, connect_args=SHARED)
         sql.event.listen(engine, "connect", _prepare)
@@ -231,6 +328,20 @@ class Store:
             self._db = self._held.enter_context(engine.connect())
             self._rollback = self._db.rollback
             self._begin(about) if self._is_empty() else self._reopen(identity)
+
+    def _hold(self, lock: int | None) -> None:
+        if lock is None:
+            raise StoreLocked(f"Another server uses this store: {self.folder}", "Stop it, or choose another store")
+        self._held.callback(os.close, lock)
+
+    def _close_to_others(self) -> None:
+        """Let only this user read what is ours; the folder itself is the operator's to close."""
+        found = [path for path in (self.folder / name for name in OWN) if path.exists()]
+        closed = [path.name for path in found if make_private(path)]
+        if closed:
+            self.notes.append(f"others could read {', '.join(closed)}: closed to them now")
+        if self.folder.stat().st_mode & 0o077:
+            self.notes.append(f"others can list {self.folder}: close it with chmod 700")
 
     def _is_empty(self) -> bool:
         """Whether nothing was ever acknowledged: no event in the mark, and no federation in the database."""
@@ -245,51 +356,55 @@ class Store:
         rows = [{"key": key, "value": json.dumps(value, sort_keys=True)} for key, value in about.items()]
         self._db.execute(ABOUT.insert(), rows)
         self._db.commit()
-        self.count, self.chain = 0, _genesis(about)
+        self.count, self.chain = 0, genesis(about)
         self._set_mark(0, self.chain)
         sync_folder(self.folder)
 
     def _reopen(self, identity: Mapping[str, Any]) -> None:
         found = self.about()
-        check_format(int(found.get("format", 0)))
+        check_store_format(int(found.get("format", 0)))
         for key, value in identity.items():
             if found.get(key) != json.loads(json.dumps(value)):
                 raise StoreMismatch(
                     f"{self.folder} is the store of another federation: its {key} is {str(found.get(key))[:80]}",
                     "Serve the federation it belongs to, or choose another store",
                 )
-        ENROLMENTS.create(self._db, checkfirst=True)  # a store of an older version has none
+        TABLES.create_all(self._db)  # stretches and enrolments, which older stores have not
         self._db.commit()
-        self._check_chain(_genesis(found))
-        self._check_mark()
+        history = self._history()
+        self._check_chain(history)
+        self._check_mark(history)
 
-    def _check_chain(self, genesis: str) -> None:
-        """Every event follows from the one before it, and the snapshot belongs to one of them."""
-        rows = self._db.execute(sql.select(EVENTS).order_by(EVENTS.c.number)).all()
-        snapshots = {row.events: row for row in self._db.execute(sql.select(SNAPSHOTS)).all()}
-        self._db.rollback()
-        self.count, self.chain = 0, genesis
-        marked, expected = self._read_mark()
-        for row in rows:
-            self.count += 1
-            self.chain = _chained(self.chain, row.record)
-            if row.number != self.count or row.chain != self.chain:
-                raise self._damaged(f"event {self.count} does not follow from the one before")
-            if self.count == marked and self.chain != expected:
-                raise self._damaged(f"event {marked} is not the one the mark knows")
-            stands = snapshots.pop(self.count, None)
-            if stands and (stands.chain, stands.digest) != (self.chain, _chained(self.chain, stands.record)):
-                raise self._damaged(f"the snapshot after event {self.count} was altered")
-        stands = snapshots.pop(0, None)
-        if snapshots or (stands and stands.digest != _chained(genesis, stands.record)):
-            raise self._damaged("the events before a snapshot are missing")
+    def _history(self) -> StoreHistory:
+        """All rows; the secrets are checked where they are used."""
+        with self._database():
+            events, snapshots, stretches = (
+                self._db.execute(sql.select(table).order_by(table.c[0])).all()
+                for table in (EVENTS, SNAPSHOTS, STRETCHES)
+            )
+            self._db.rollback()
+        about = self.about()
+        return StoreHistory(
+            about,
+            [EventRow(*row) for row in events],
+            [SnapshotRow(*row) for row in snapshots],
+            [StretchRow(*row) for row in stretches],
+        )
 
-    def _check_mark(self) -> None:
+    def _check_chain(self, history: StoreHistory) -> None:
+        """Every event follows from the one before it, and every snapshot belongs to one of them."""
+        for problem in broken(history):
+            raise self._damaged(problem)
+        self.count, self.chain = history.count, history.chain
+
+    def _check_mark(self, history: StoreHistory) -> None:
         """The database must hold every event up to the mark; one more may have come just before a crash."""
-        number, chain = self._read_mark()
-        if not number <= self.count <= number + 1 or (self.count == number and self.chain != chain):
-            raise self._damaged(f"the mark counts {number} events, the database holds {self.count}")
-        if self.count > number:
+        mark = self._read_mark()
+        if problem := behind(history, mark):
+            raise self._damaged(problem)
+        if self.count > mark.number + 1:
+            raise self._damaged(f"the mark counts {mark.number} events, the database holds {self.count}")
+        if self.count > mark.number:
             self._set_mark(self.count, self.chain)
 
     def _check_sound(self) -> None:
@@ -299,33 +414,28 @@ class Store:
             )
 
     def _damaged(self, problem: str) -> StoreDamaged:
-        return StoreDamaged(f"The store {self.folder} is damaged: {problem}", "Restore a backup")
+        return damaged(self.folder, problem)
 
     # the mark: two slots written in turn, so that one is always whole
 
     def _set_mark(self, number: int, chain: str) -> None:
         with storage(self.folder / "mark"):
-            os.pwrite(self._mark, _slot(number, chain), SLOT * (number % 2))
+            os.pwrite(self._mark, slot(number, chain), SLOT * (number % 2))
             os.fdatasync(self._mark)
 
-    def _read_mark(self) -> tuple[int, str]:
-        found = []
-        for half in range(2):
-            text, _, check = os.pread(self._mark, SLOT, SLOT * half).strip().rpartition(b" ")
-            if text and check == b"%08x" % zlib.crc32(text):
-                number, chain = text.decode().split()
-                found.append((int(number), chain))
-        if not found:
+    def _read_mark(self) -> StoreMark:
+        found = read_mark(os.pread(self._mark, 2 * SLOT, 0))
+        if found is None:
             raise self._damaged("the mark cannot be read")
-        return max(found)
+        return found
 
     # values
 
-    def _value(self, kind: type[Any], record: Tree) -> Any:
+    def _value(self, what: str, read: Callable[[], T]) -> T:
         try:
-            return from_tree(kind, gather(record, "$blob", self.blobs.get))
+            return read()
         except (Refused, ValueError) as error:
-            raise self._damaged(f"a {kind.__name__.lower()} cannot be read: {error}") from None
+            raise self._damaged(f"a {what} cannot be read: {error}") from None
 
     @contextmanager
     def _database(self) -> Iterator[None]:
@@ -343,62 +453,6 @@ class Store:
             raise self._damaged(str(error.orig)) from error
 
 
-def _locked(path: Path) -> int:
-    handle = lock_file(path)
-    if handle is None:
-        raise StoreLocked(f"Another server uses this store: {path.parent}", "Stop it, or choose another store")
-    return handle
-
-
 def _prepare(connection: Any, _: Any) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
-
-
-def _slot(number: int, chain: str) -> bytes:
-    """One half of the mark."""
-    text = f"{number} {chain}".encode()
-    return (b"%s %08x" % (text, zlib.crc32(text))).ljust(SLOT - 1) + b"\n"
-
-
-def _chained(chain: str, record: str) -> str:
-    return hashlib.sha256(f"{chain}\n{record}".encode()).hexdigest()
-
-
-def _genesis(about: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode()).hexdigest()
-
-
-def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[dict[str, Any]]]:
-    """A store that no server uses: about, number of events, events before the newest snapshot, it, last events."""
-    database = folder / "artesian.db"
-    if not database.exists():
-        raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the --store folder of a server")
-    view = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
-    try:
-        identity = {key: json.loads(value) for key, value in view.execute("SELECT key, value FROM about")}
-    except sqlite3.Error as error:
-        raise StoreDamaged(f"The store {folder} cannot be read: {error}", "Restore a backup") from None
-    finally:
-        view.close()
-    store = Store(folder, {key: value for key, value in identity.items() if key != "format"})
-    try:
-        latest = store.latest()
-        if latest is None:
-            raise SettingError(f"No snapshot in the store {folder} yet", "Start its server once")
-        done, snapshot = latest
-        return store.about(), store.count, done, snapshot, store.last(5)
-    finally:
-        store.close()
-
-
-def read_enrolments(folder: Path) -> dict[str, str]:
-    """The name of the token that each client joined with, also while a server uses the store."""
-    view = sqlite3.connect(f"file:{folder / 'artesian.db'}?mode=ro", uri=True)
-    try:
-        known = view.execute("SELECT 1 FROM sqlite_master WHERE name = 'enrolments'").fetchone()
-        return dict(view.execute("SELECT client, token FROM enrolments")) if known else {}
-    except sqlite3.Error as error:
-        raise StoreDamaged(f"The store {folder} cannot be read: {error}", "Restore a backup") from None
-    finally:
-        view.close()

@@ -1,0 +1,105 @@
+"""`artesian verify`: a store is checked, and its events are replayed and compared with what was recorded of them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from artesian.algorithms import ALGORITHMS
+from artesian.core import Algorithm
+from artesian.engine.coordinator import Coordinator
+from artesian.errors import ArtesianError, ReplayDiffers
+from artesian.execution.threads import single_threaded
+from artesian.server.replaying import replay
+from artesian.server.versions import versions_of
+from artesian.storage.blobs import Blobs
+from artesian.storage.checking import Finding, check_store
+from artesian.storage.codec import digest, to_tree
+from artesian.storage.copying import Progress, unseen
+from artesian.storage.history import EventRow, SnapshotRow, StoreHistory
+from artesian.storage.open_tasks import OpenTasks
+from artesian.storage.reading import event_of, snapshot_of, unchecked_history
+
+ATTEMPTS = 3  # a server may take a snapshot meanwhile
+
+
+def verify(folder: Path, algorithm: Algorithm | None = None, progress: Progress = unseen) -> dict[str, Any]:
+    """What is wrong with a store, if anything; `algorithm` replays it where it is not one of ours."""
+    for _ in range(ATTEMPTS):
+        told, history = _verified(folder, algorithm, progress)
+        if told["sound"] or unchecked_history(folder).snapshots == history.snapshots:
+            break  # else a server took a snapshot meanwhile, and dropped what was being read
+    return told
+
+
+def _verified(folder: Path, algorithm: Algorithm | None, progress: Progress) -> tuple[dict[str, Any], StoreHistory]:
+    checked = check_store(folder, progress)
+    history, found = checked.history, list(checked.findings)
+    algorithm, replayed = algorithm or _known(history), 0
+    if algorithm is not None and not any(finding.needed for finding in found):
+        replayed, more = _replay_all(history, folder, algorithm)
+        found += more
+    told = {
+        "store": str(folder),
+        "events": history.count,
+        "snapshots": [row.events for row in history.snapshots],
+        "arrays": checked.arrays,
+        "replayed": replayed,
+        "notes": [] if algorithm is not None else [_unknown(history)],
+        "problems": [{"problem": finding.problem, "needed": finding.needed} for finding in found],
+        "sound": not found,
+    }
+    return told, history
+
+
+def _known(history: StoreHistory) -> Algorithm | None:
+    name = history.about.get("algorithm")
+    return ALGORITHMS[name]() if name in ALGORITHMS else None
+
+
+def _unknown(history: StoreHistory) -> str:
+    name = history.about.get("algorithm")
+    return f"nothing was replayed: {name} is not one of Artesian's algorithms, so name its federation with --federation"
+
+
+def _replay_all(history: StoreHistory, folder: Path, algorithm: Algorithm) -> tuple[int, list[Finding]]:
+    """From every snapshot to the next one, and to the end: how many events, and what differs."""
+    blobs, replayed, found = Blobs(folder / "blobs", create=False), 0, list[Finding]()
+    for start, end in pairwise([*history.snapshots, None]):
+        assert start is not None
+        events = history.events[start.events : end.events if end else history.count]
+        try:
+            with tempfile.TemporaryDirectory() as shelf, single_threaded():
+                coordinator = _restored(start, blobs, algorithm, OpenTasks(Path(shelf) / "tasks"))
+                for row in events:
+                    event = event_of(json.loads(row.record), blobs)
+                    replay(coordinator, event, row.number, history.writer(row.number))
+                    replayed += 1
+                found += _compared(coordinator, end, blobs)
+        except ReplayDiffers as error:
+            found.append(Finding(_explained(error, history, events, algorithm), needed=end is None))
+        except ArtesianError as error:
+            found.append(Finding(f"Replaying from event {start.events} failed: {error.problem}", needed=end is None))
+    return replayed, found
+
+
+def _restored(row: SnapshotRow, blobs: Blobs, algorithm: Algorithm, shelf: OpenTasks) -> Coordinator:
+    snapshot = snapshot_of(json.loads(row.record), blobs)
+    shelf.update(snapshot.open_tasks)
+    return Coordinator.restore(algorithm, snapshot, open_tasks=shelf)
+
+
+def _compared(coordinator: Coordinator, end: SnapshotRow | None, blobs: Blobs) -> Iterator[Finding]:
+    """Whether a replay came to the state of the next snapshot."""
+    if end is not None and coordinator.digest() != digest(to_tree(snapshot_of(json.loads(end.record), blobs))):
+        yield Finding(f"Replaying to event {end.events} gives another state than the snapshot there", needed=False)
+
+
+def _explained(error: ReplayDiffers, history: StoreHistory, events: Sequence[EventRow], algorithm: Algorithm) -> str:
+    """Which event differs, and whether this is the code that wrote it."""
+    same = bool(events) and history.writer(events[0].number) == versions_of(algorithm)
+    return error.problem + ("" if same else "; other code replays it here")
