@@ -13,17 +13,15 @@ from promises.test_p03_refused_changes_nothing import Bench, check_refusals
 from promises.test_p10_bad_credentials import check_routes
 from promises.test_p12_secrets import leaks
 from promises.test_p13_tampering import check_cut, left_behind
+from promises.test_p18_backups import check_backup
+from promises.test_p24_same_answers import check_altered
 from promises.test_p26_acknowledged import check_forgeries
 from server.test_tokens import test_a_quota_is_counted_by_members_and_survives_a_kill as check_quota
 
 import artesian.engine.coordinator
 import artesian.server.hashing
-import artesian.storage.acknowledgement
-from promises.test_p18_backups import check_backup
-from promises.test_p24_same_answers import check_altered
-
-import artesian.engine.coordinator
 import artesian.server.replaying
+import artesian.storage.acknowledgement
 import artesian.storage.copying
 from artesian.errors import StorageError
 from artesian.server.auth import Auth
