@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 
@@ -73,15 +74,18 @@ def check_retry(upload: Upload, member: Member) -> None:
         )
 
 
-def clip_upload(layout: Layout, upload: Upload, task: Task, longest: float) -> Upload:
-    """The upload, its models no further than `longest` from those that were given."""
-    delta = bool(task.settings.get("delta"))
-    several = not delta and not set(upload.models) <= set(task.models)  # one trained from several began at their blend
+def origins_of(layout: Layout, upload: Upload, task: Task) -> dict[str, Params | None]:
+    """Where each model of an upload began; None stands for zero: the upload is a change already."""
+    if task.settings.get("delta"):
+        return dict.fromkeys(upload.models)
+    several = not set(upload.models) <= set(task.models)  # one trained from several began at their blend
     blend = _blend(layout, task, upload) if several else None
-    models = {
-        k: clipped(layout, params, None if delta else task.models.get(k, blend), longest)
-        for k, params in upload.models.items()
-    }
+    return {k: task.models.get(k, blend) for k in upload.models}
+
+
+def clip_upload(layout: Layout, upload: Upload, origins: Mapping[str, Params | None], longest: float) -> Upload:
+    """The upload, its models no further than `longest` from where they began."""
+    models = {k: clipped(layout, params, origins[k], longest) for k, params in upload.models.items()}
     same = all(models[k] is params for k, params in upload.models.items())
     return upload if same else replace(upload, models=models)
 

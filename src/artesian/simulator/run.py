@@ -10,7 +10,7 @@ from typing import Any
 
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import Stalled, TaskClosed
+from artesian.errors import Stalled, TaskClosed, TooFar
 from artesian.execution.threads import single_threaded
 from artesian.execution.worker import peak_mb
 from artesian.params import Params
@@ -225,8 +225,18 @@ class Simulation:
             self._come_late(done)
             self._join(client)
             return False
+        except TooFar:  # nobody waits for it any more
+            self._turn_away(moment, done)
+            return False
         self.late_in_a_row = 0
         return bool(done.fit.trained)
+
+    def _turn_away(self, moment: Moment, done: Done) -> None:
+        """The server refused an upload: its task is withdrawn, and the client asks for another."""
+        sent, notes = self.totals.bytes_up + _bytes(done.fit.upload.models), _summed(self.totals.notes, {"refused": 1})
+        self.totals = replace(self.totals, bytes_up=sent, notes=notes)
+        self._settle(lambda: self.transport.expire(moment.client, moment.number))
+        self._join(moment.client)
 
     def _come_late(self, done: Done) -> None:
         sent = self.totals.bytes_up + _bytes(done.fit.upload.models)
@@ -263,10 +273,12 @@ class Simulation:
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:
         """After any verb: new tasks begin, and whoever's upload was folded or answered is scored."""
         version, turn, rounds = self.coordinator.state.version, self._turn(), self.coordinator.state.rounds
+        before = self.coordinator.notes
         with self.spent.part("folding"):
             replies = verb()
         folded = self.coordinator.state.version > version
-        if folded:
+        aside = "set_aside" in self.coordinator.notes and self.coordinator.notes is not before
+        if folded or aside:
             self.totals = replace(self.totals, notes=_summed(self.totals.notes, self.coordinator.notes))
         self._start(replies)
         if self.evaluation.entries and (folded or replies):
@@ -354,7 +366,7 @@ class Simulation:
     def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
         experiment, model = self.experiment, self.place.model
         options: dict[str, Any] = {"proxies": self.place.proxies, "plan": experiment.training, "record": self._record}
-        options["open_tasks"] = self.open_tasks
+        options |= {"open_tasks": self.open_tasks, "defence": experiment.defence}
         if checkpoint:
             self.open_tasks.update(checkpoint.coordinator.open_tasks)
             snapshot = filled(replace(checkpoint.coordinator, open_tasks={}))
@@ -376,6 +388,8 @@ class Simulation:
             record["evidence"] = dict(event.measured.evidence)
         if event.appraisals:
             record["appraisals"] = dict(event.appraisals)
+        if event.set_aside:
+            record["set_aside"] = dict(event.set_aside)
         self.journal.append(record)
 
     def _begin(self) -> None:
