@@ -199,7 +199,7 @@ class Process(Web):
 
     def start(self, **environment: str) -> None:
         words = ["serve", "served:federation", "--store", "store", "--port", str(self.port)]
-        words += ["--set", "snapshot_every=7", *self.options]
+        words += ["--set", "snapshot_every=7", "--set", "uploads_per_minute=0", *self.options]
         self.pid = self.source.start(words, self.folder, self.folder / "log", **environment)
         end = time.monotonic() + 60
         while not self.up():

@@ -33,10 +33,11 @@ DISK = "The server cannot use its disk", "Try again later; nothing has changed" 
 def create_app(served: Service | Coordinator, auth: Auth | None = None, settings: Settings | None = None) -> FastAPI:
     """The application of a service.
 
-    A bare coordinator, without `auth`, is for tests in process: anybody may call, and nothing is kept on disk.
+    A bare coordinator, without `auth`, is for tests in process: anybody may call, and nothing is kept on disk. Without
+    `settings`, clients may upload as often as they like.
     """
     service = served if isinstance(served, Service) else Service(served)
-    settings = settings or Settings()
+    settings = settings or Settings(uploads_per_minute=None)
     app = FastAPI(title="Artesian", lifespan=_lifespan(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:
         app.add_middleware(

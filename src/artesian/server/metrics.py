@@ -23,6 +23,8 @@ def metrics_text(service: Service, limits: Limits) -> str:
         ("uploads", "uploads accepted since the start", service.counts.uploads),
         ("refusals", "requests refused since the start", service.counts.refused),
         ("clipped", "uploads clipped since the start", service.counts.clipped),
+        ("set_aside", "uploads answered and not folded since the start", service.counts.set_aside),
+        ("suspects", "members of whom several uploads were set aside", len(service.suspects())),
         ("snapshots", "snapshots written since the start", service.counts.snapshots),
         ("bytes_in_flight", "bytes of bodies being received and sent", limits.in_flight),
         *_studies(service),
@@ -32,6 +34,10 @@ def metrics_text(service: Service, limits: Limits) -> str:
         won = Gauge("artesian_replies", "how often each reply won since the start", ["reply"], registry=registry)
         for name, times in sorted(service.counts.replies.items()):
             won.labels(name).set(times)
+    if losses := service.coordinator.judge.losses(state):
+        gauge = Gauge("artesian_cluster_loss", "loss on held-back proxy samples", ["cluster"], registry=registry)
+        for name, loss in sorted(losses.items()):
+            gauge.labels(name).set(loss)
     return generate_latest(registry).decode()
 
 
