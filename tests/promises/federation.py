@@ -63,8 +63,9 @@ class Server:
     """The whole application in process, with a store, tokens and settings."""
 
     def __init__(self, folder: Path, algorithm=None, settings: Settings | None = None, **options) -> None:
-        self.store = Store(folder, federation(algorithm).identity)
-        self.service = Service.open(federation(algorithm), self.store, **{"snapshot_every": 3, **options})
+        own = {"defence": options.pop("defence")} if "defence" in options else {}
+        self.store = Store(folder, federation(algorithm, **own).identity)
+        self.service = Service.open(federation(algorithm, **own), self.store, **{"snapshot_every": 3, **options})
         self.tokens = Tokens(folder / "tokens.json")
         names = {token.name for token in self.tokens.all()}
         self.enrol = self.tokens.make("enrol", f"e{len(names)}")

@@ -45,11 +45,13 @@ ROWS = {
     "flips": Row("P13", "stores with a byte flipped", 50, 1000),
     "cuts": Row("P13", "stores with their log cut short", 50, 1000),
     "paths": Row("P15", "ids and numbers that look like paths", 100, 2000),
+    "budgets": Row("P16", "sequences of 60 uploads of one member, made to do harm", 8, 200),
     "limits": Row("P17", "limits on file sizes under a running server", 6, 100),
     "disk": Row("P17", "fill points of a small disk", 0, 200),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 10, 10),
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 15, 15),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
+    "hostile": Row("P22", "runs with one hostile client of twenty", 16, 136),
     "start": Row("start", "starts of the server by its command", 1, 1),
 }
 

@@ -3,19 +3,31 @@
 Left-out syncs, unpickled bodies, growth, leaks and odd file names are shown beside their own promises.
 """
 
+from dataclasses import replace
+from math import inf
+
+import numpy as np
 import pytest
+from promises import test_p16_bounded_influence
 from promises.checks import lost_or_twice, untyped
 from promises.federation import SECRET, Server, draws, trained
 from promises.test_p03_refused_changes_nothing import Bench, check_refusals
 from promises.test_p10_bad_credentials import check_routes
 from promises.test_p13_tampering import check_cut, left_behind
+from promises.test_p16_bounded_influence import ALGORITHMS, check_sequence
+from promises.test_p22_one_of_twenty import check_attack
 
 import artesian.engine.coordinator
+from artesian.algorithms import FedAsync
+from artesian.engine.defence import Defence
+from artesian.errors import Refused, TooFar
+from artesian.params import seal
 from artesian.server.auth import Auth
 from artesian.server.limits import Limits
 from artesian.server.service import Service
 from artesian.storage.codec import digest, encode, to_tree
 from artesian.storage.store import Store
+from artesian.testing import ToyFederation
 
 
 def nothing(*_, **__) -> None:
@@ -84,6 +96,40 @@ def test_a_server_that_forgets_an_event_is_seen(tmp_path, promise, monkeypatch) 
     assert lost_or_twice({key: "another"}, [key], [upload]) == ["('c0', 1) has another body"]
     assert lost_or_twice(sent, [key], [upload]) == []
     server.close()
+
+
+@pytest.mark.parametrize("part", ["clip", "budget"])
+def test_without_a_bound_one_member_moves_a_cluster_too_far(promise, monkeypatch, part) -> None:
+    promise("meta")
+    monkeypatch.setattr(test_p16_bounded_influence, "DEFENCE", replace(Defence(), **{part: 0.0}))
+    if part == "clip":  # the budget alone still holds: what was never clipped is scaled down to it
+        check_sequence(ALGORITHMS["fedasync"], 60, draws("meta"))
+    monkeypatch.setattr(Defence, "left", lambda *_: inf)
+    with pytest.raises(AssertionError, match="moved a cluster by"):
+        check_sequence(ALGORITHMS["fedasync"], 60, draws("meta"))
+
+
+def test_without_refusals_an_absurd_upload_is_not_seen(promise) -> None:
+    promise("meta")
+    federation = ToyFederation(FedAsync(), 2)
+    federation.coordinator.defence = Defence(refuse=0.0)
+    federation.join_all()
+    upload = federation.upload_of("c0")
+    lie = {k: seal(params + np.float32(1e9)) for k, params in upload.models.items()}
+    assert federation.coordinator.receive(replace(upload, models=lie))
+    federation.coordinator.defence = Defence()
+    upload = federation.upload_of("c1")
+    lie = {k: seal(params + np.float32(1e9)) for k, params in upload.models.items()}
+    with pytest.raises(TooFar):
+        federation.coordinator.receive(replace(upload, models=lie))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("algorithm", "attack"), [("fedasync", "flood"), ("fedbuff", "constant")])
+def test_without_a_defence_one_of_twenty_wrecks_a_federation(promise, algorithm, attack) -> None:
+    promise("meta")
+    with pytest.raises((AssertionError, Refused)):
+        check_attack(algorithm, attack, 0, None)
 
 
 def test_an_untyped_answer_is_seen() -> None:
