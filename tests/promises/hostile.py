@@ -12,7 +12,7 @@ from artesian.params import Params, seal
 from artesian.simulator.transports import Direct
 
 HOSTILE = "c000"
-FLOOD = 200  # uploads in a row
+FLOOD = 200  # uploads in a row, besides those that others see
 SMALL = ["world.clients=20", "uploads=400", "start.trunk_epochs=4", "training.epochs=2"]
 CHANGES = {
     "confluence": ["algorithm.first_pretend=8", "algorithm.pretend=4", "algorithm.pretend_window=24"],
@@ -49,6 +49,7 @@ class Attacked(Direct):
 
     attack: str = ""
     first: Params | None = None
+    flooded: int = 0
 
     def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
         liar = client == HOSTILE and self.attack == "inflated samples"
@@ -58,10 +59,11 @@ class Attacked(Direct):
         if upload.client != HOSTILE or not self.attack:
             return super().upload(upload, evidence)
         replies = self._lie(upload)
-        for _ in range(FLOOD if self.attack == "flood" else 0):
+        while self.attack == "flood" and self.flooded < FLOOD:
             own = [reply.task for reply in replies if reply.client == HOSTILE]
             if not own:
                 break
+            self.flooded += 1
             replies = [*(r for r in replies if r.client != HOSTILE), *self._lie(replace(upload, number=own[0].number))]
         return replies
 
