@@ -124,7 +124,7 @@ def test_without_refusals_an_absurd_upload_is_not_seen(promise) -> None:
 def test_without_a_defence_one_of_twenty_wrecks_a_federation(promise, algorithm, attack) -> None:
     promise("meta")
     with pytest.raises((AssertionError, Refused)):
-        check_attack(algorithm, attack, 0, None)
+        check_attack(algorithm, attack, None)
 
 
 def test_an_untyped_answer_is_seen() -> None:

@@ -448,8 +448,16 @@ class Coordinator:
         if answered := self.pace.answers(change.desk, change.state):
             assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
             self._answer(change, answered)
-        told = {"judged": change.judged, "set_aside": change.set_aside}
-        self.record(replace(event, appraisals=change.appraisals, compared=change.compared, found=change.found, **told))
+        self.record(
+            replace(
+                event,
+                appraisals=change.appraisals,
+                compared=change.compared,
+                found=change.found,
+                judged=change.judged,
+                set_aside=change.set_aside,
+            )
+        )
         self._members.update(change.members)
         self._state = replace(change.state, members=self._members)
         self._desk, self.notes = change.desk, change.notes

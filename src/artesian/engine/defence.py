@@ -33,7 +33,7 @@ class Defence:
     clip: float = 3.0  # usual changes an upload may bring; longer ones are shortened
     refuse: float = 100.0  # times the model, or the usual change, beyond which an upload is refused
     budget: float = 6.0  # usual changes of one member while every other member uploads once, on average
-    samples: float = 10.0  # usual numbers of samples that one member may claim; more count as so many
+    samples: float = 3.0  # usual numbers of samples that one member may claim; more count as so many
     weights: Literal["samples", "equal"] = "samples"  # do members weigh by the samples they claim, or all the same?
     rise: float = 5.0  # usual rises of a held-back proxy loss beyond which an upload is not folded
     rise_samples: int = 200  # of every proxy set, by which uploads are judged

@@ -224,13 +224,14 @@ class Service:
             for name in (name.removeprefix(WON) for name, number in found.items() if name.startswith(WON) and number):
                 self.counts.replies[name] = self.counts.replies.get(name, 0) + 1
         for name, why in event.set_aside.items():
-            self._put_aside(*name.split("/"), why)
+            client, _, number = name.rpartition("/")
+            self._put_aside(client, int(number), why)
 
-    def _put_aside(self, client: ClientId, number: str, why: str) -> None:
+    def _put_aside(self, client: ClientId, number: int, why: str) -> None:
         """Count an upload that is not folded; a line of the log for it, and a warning at every few of one member."""
         self.counts.set_aside += 1
         times = self.coordinator.member(client).set_aside + 1
-        fields = {"client": client, "number": int(number), "why": why, "times": times}
+        fields = {"client": client, "number": number, "why": why, "times": times}
         DEFENCE.info("upload set aside", extra={"fields": fields})
         if times % ALARM == 0:
             DEFENCE.warning("a member's uploads are set aside again and again", extra={"fields": fields})
