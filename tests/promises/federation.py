@@ -17,7 +17,7 @@ import httpx
 from launching import Launcher, launcher
 
 from artesian.algorithms import CDFL
-from artesian.core import Upload
+from artesian.core import Measured, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
 from artesian.server.app import create_app
@@ -118,7 +118,7 @@ def resumed(toy: Toy) -> Toy:
     return toy
 
 
-def restored(folder: Path, algorithm=None) -> tuple[str, list[Upload]]:
+def restored(folder: Path, algorithm=None) -> tuple[str, list[Measured]]:
     """What a server that starts here would go on with: the digest of its state, and every upload of its journal."""
     served = federation(algorithm)
     store = Store(folder, served.identity)
@@ -128,7 +128,7 @@ def restored(folder: Path, algorithm=None) -> tuple[str, list[Upload]]:
         uploads = []
         for event in store.events():
             rebuilt.replay(event)
-            uploads += [event.measured.upload] if event.measured else []
+            uploads += [event.measured] if event.measured else []
         found = service.coordinator.digest()
         assert found == rebuilt.digest(), "the journal, replayed from its first event, gives another state"
         return found, uploads

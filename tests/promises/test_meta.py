@@ -18,6 +18,7 @@ from promises.test_p22_one_of_twenty import check_attack
 
 import artesian.engine.coordinator
 from artesian.algorithms import FedAsync
+from artesian.core import Measured, Receipt
 from artesian.engine.defence import Defence
 from artesian.errors import Refused, TooFar
 from artesian.params import seal
@@ -87,13 +88,14 @@ def test_a_server_that_forgets_an_event_is_seen(tmp_path, promise, monkeypatch) 
     server = Server(tmp_path / "store")
     upload = trained("c0", server.join().content)
     assert server.ask("PUT", "/v1/clients/c0/uploads/1", SECRET, content=encode("upload", upload)).status_code == 200
-    journal = [event.measured.upload for event in server.store.events() if event.measured]
+    journal = [event.measured for event in server.store.events() if event.measured]
+    told = Measured(upload, Receipt(1, 0, "train", ()))
     sent, key = {("c0", 1): digest(to_tree(upload))}, ("c0", 1)
     assert lost_or_twice(sent, [key], journal) == ["('c0', 1) was acknowledged and is lost"]
-    assert lost_or_twice(sent, [key], [upload, upload]) == ["('c0', 1) is there 2 times"]
-    assert lost_or_twice({}, [], [upload]) == ["('c0', 1) was never sent"]
-    assert lost_or_twice({key: "another"}, [key], [upload]) == ["('c0', 1) has another body"]
-    assert lost_or_twice(sent, [key], [upload]) == []
+    assert lost_or_twice(sent, [key], [told, told]) == ["('c0', 1) is there 2 times"]
+    assert lost_or_twice({}, [], [told]) == ["('c0', 1) was never sent"]
+    assert lost_or_twice({key: "another"}, [key], [told]) == ["('c0', 1) has another body"]
+    assert lost_or_twice(sent, [key], [told]) == []
     server.close()
 
 
