@@ -103,7 +103,8 @@ def serving(case: Case, folder: Path, samples: int) -> Iterator[Served]:
     """A fresh server, on so many cores, watched."""
     mark, store, log = uuid.uuid4().hex, folder / "store", folder / "log"
     command = [sys.executable, "-m", "artesian.cli", "serve", f"service_server:{case.way}", "--store", str(store)]
-    command += ["--show-token", "--port", "0", "--set", f"bytes_in_flight={ROOM}", "--set", "log=off", *case.options]
+    command += ["--show-token", "--port", "0", "--set", f"bytes_in_flight={ROOM}", "--set", "log=off"]
+    command += ["--set", "uploads_per_minute=0", *case.options]
     allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))[: case.cores]))
     sampler = Sampler(mark)
     with log.open("w") as said:

@@ -114,7 +114,7 @@ class Bench:
         store, log = self.folder / "store", self.folder / "log"
         script = str(HERE / "service_server.py")
         serve = ["serve", f"service_server:{way}", "--store", str(store), "--show-token", "--port", "0"]
-        serve += ["--set", f"bytes_in_flight={ROOM}"]
+        serve += ["--set", f"bytes_in_flight={ROOM}", "--set", "uploads_per_minute=0"]
         if profile:
             command = [script, "profile", str(profile), *serve]
         elif way in SERVED:

@@ -123,7 +123,7 @@ def bare() -> None:
     from artesian.server.app import create_app
     from artesian.server.settings import Settings
 
-    _run(create_app(null().begin(), settings=Settings(bytes_in_flight=ROOM)))
+    _run(create_app(null().begin(), settings=Settings(bytes_in_flight=ROOM, uploads_per_minute=None)))
 
 
 def echo() -> None:

@@ -17,6 +17,7 @@ LEVELS = [
     | {
         f"algorithms.{rule}"
         for rule in (
+            "aggregation",
             "calibration",
             "clustering",
             "directions",

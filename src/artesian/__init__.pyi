@@ -27,6 +27,7 @@ from artesian.client.asynchronous import AsyncSession as AsyncSession
 
 ## Serve a federation
 from artesian.server.federation import Federation as Federation
+from artesian.engine.defence import Defence as Defence
 from artesian.server.settings import Settings as Settings
 
 ## Models and learners

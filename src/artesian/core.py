@@ -108,6 +108,9 @@ class Measured:
     evidence: Evidence = field(default_factory=dict)
     digest: str = ""  # of the upload as it was sent, where it was clipped since
     given: Mapping[ClusterId, Params] = field(default_factory=dict)  # the task's models, where the algorithm needs them
+    length: float = 0.0  # of its longest change as it is folded, where a defence measures it
+    spent: float = 0.0  # that length over the usual one: what it takes from its member's budget
+    aside: str = ""  # why it is answered and not folded, where it is not
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,9 @@ class Member:
     answered: int = 0  # number of the last upload accepted
     digest: str = ""  # of that upload: a retry has the same one
     present: bool = True
+    spent: float = 0.0  # of its budget, in usual changes, at its last upload
+    spent_at: int = 0  # how many uploads the ledger counted then
+    set_aside: int = 0  # uploads of it that were answered and not folded
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,8 @@ class Event:
     compared: Mapping[ClientId, Evidence] = field(default_factory=dict)  # what comparing replies found, by client
     found: Mapping[str, Tree] = field(default_factory=dict)  # what a study found that came into force here
     outcome: Mapping[str, str] = field(default_factory=dict)  # digests of what it gave and changed, to compare a replay
+    judged: Mapping[str, float] = field(default_factory=dict)  # by client/number: the rise of a held-back loss
+    set_aside: Mapping[str, str] = field(default_factory=dict)  # by client/number: why an upload was not folded
 
 
 @dataclass(frozen=True)
@@ -393,6 +401,24 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What the defence remembers of a member: its newest upload, or that it joined."""
+
+    client: ClientId
+    samples: int
+    length: float = 0.0  # of its change as it was folded; 0: not known
+    rise: float | None = None  # how much it raised a held-back loss, without its sign; None: not known
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the defence remembers of all members: one entry each, the newest last. Empty without a defence."""
+
+    uploads: int = 0  # folded or pending, so far
+    seen: tuple[Seen, ...] = ()
+
+
+@dataclass(frozen=True)
 class Desk:
     """What lies on the server's desk between folds."""
 
@@ -402,6 +428,7 @@ class Desk:
     issued: int = 0  # tasks issued so far: it moves on even where the version stands still
     published: Mapping[ClusterId, Cluster] = field(default_factory=dict)  # what tasks show, where that lags behind
     changed_by: Mapping[ClusterId, tuple[ClientId, ...]] = field(default_factory=dict)  # whose folds it hides
+    ledger: Ledger = field(default_factory=Ledger)  # what changes are usual
 
 
 @dataclass(frozen=True)

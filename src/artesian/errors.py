@@ -40,6 +40,7 @@ ArtesianError
     ├── Conflict              another body under an identity already answered
     ├── WrongModels           not the models the task asks for
     ├── WrongShape            a vector of another length or dtype
+    ├── TooFar                a change far beyond the model and all other changes
     ├── NotFinite             NaN or Inf in a model, a mixture or a measurement
     └── BadMixture            a mixture with an unknown cluster or a share outside [0, 1]
 
@@ -252,6 +253,10 @@ class WrongModels(Refused):
 
 class WrongShape(Refused):
     """A vector of another length or dtype."""
+
+
+class TooFar(Refused):
+    """A change far beyond the model and all other changes."""
 
 
 class NotFinite(Refused):

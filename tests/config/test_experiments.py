@@ -253,7 +253,7 @@ def test_flexcfls_mnist_is_read_as_its_authors_read_it() -> None:
     [
         (
             "algorithm.mu=1",
-            "The algorithm fedavg has no setting 'mu'. It is a setting of fedprox; those of fedavg are: b",
+            "The algorithm fedavg has no setting 'mu'. It is a setting of fedprox; those of fedavg are: a",
         ),
         (
             "algorithm.rho=1",

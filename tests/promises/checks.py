@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from artesian.core import Upload
+from artesian.core import Measured
 from artesian.server.statuses import STATUSES
 from artesian.storage.codec import digest, to_tree
 
@@ -12,16 +12,19 @@ TYPED = {kind.__name__: {status} for kind, status in STATUSES.items()} | {"Unkno
 Sent = Mapping[tuple[str, int], str]  # the digest of every upload a client began to send
 
 
-def lost_or_twice(sent: Sent, acknowledged: Iterable[tuple[str, int]], journal: Sequence[Upload]) -> list[str]:
-    """Every acknowledged upload is in the journal, with its own body; none is there twice, and none was made up."""
-    kept = Counter((upload.client, upload.number) for upload in journal)
+def lost_or_twice(sent: Sent, acknowledged: Iterable[tuple[str, int]], journal: Sequence[Measured]) -> list[str]:
+    """Every acknowledged upload is in the journal, with its own body; none is there twice, and none was made up.
+
+    Of one that was clipped, the journal has the digest of what was sent.
+    """
+    kept = Counter((measured.upload.client, measured.upload.number) for measured in journal)
     wrong = [f"{key} was acknowledged and is lost" for key in acknowledged if key not in kept]
     wrong += [f"{key} is there {times} times" for key, times in kept.items() if times > 1]
-    for upload in journal:
-        key = upload.client, upload.number
+    for measured in journal:
+        key = measured.upload.client, measured.upload.number
         if key not in sent:
             wrong.append(f"{key} was never sent")
-        elif sent[key] != digest(to_tree(upload)):
+        elif sent[key] != (measured.digest or digest(to_tree(measured.upload))):
             wrong.append(f"{key} has another body")
     return wrong
 

@@ -17,7 +17,7 @@ import httpx
 from launching import Launcher, launcher
 
 from artesian.algorithms import CDFL
-from artesian.core import Upload
+from artesian.core import Measured, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.recipes import recipe
 from artesian.server.app import create_app
@@ -63,8 +63,9 @@ class Server:
     """The whole application in process, with a store, tokens and settings."""
 
     def __init__(self, folder: Path, algorithm=None, settings: Settings | None = None, **options) -> None:
-        self.store = Store(folder, federation(algorithm).identity)
-        self.service = Service.open(federation(algorithm), self.store, **{"snapshot_every": 3, **options})
+        own = {"defence": options.pop("defence")} if "defence" in options else {}
+        self.store = Store(folder, federation(algorithm, **own).identity)
+        self.service = Service.open(federation(algorithm, **own), self.store, **{"snapshot_every": 3, **options})
         self.tokens = Tokens(folder / "tokens.json")
         names = {token.name for token in self.tokens.all()}
         self.enrol = self.tokens.make("enrol", f"e{len(names)}")
@@ -117,7 +118,7 @@ def resumed(toy: Toy) -> Toy:
     return toy
 
 
-def restored(folder: Path, algorithm=None) -> tuple[str, list[Upload]]:
+def restored(folder: Path, algorithm=None) -> tuple[str, list[Measured]]:
     """What a server that starts here would go on with: the digest of its state, and every upload of its journal."""
     served = federation(algorithm)
     store = Store(folder, served.identity)
@@ -127,7 +128,7 @@ def restored(folder: Path, algorithm=None) -> tuple[str, list[Upload]]:
         uploads = []
         for event in store.events():
             rebuilt.replay(event)
-            uploads += [event.measured.upload] if event.measured else []
+            uploads += [event.measured] if event.measured else []
         found = service.coordinator.digest()
         assert found == rebuilt.digest(), "the journal, replayed from its first event, gives another state"
         return found, uploads
@@ -211,7 +212,7 @@ class Process(Web):
 
     def start(self, **environment: str) -> None:
         words = ["serve", "served:federation", "--store", "store", "--port", str(self.port), "--show-token"]
-        words += ["--set", "snapshot_every=7", *BOUNDLESS, *self.options]
+        words += ["--set", "snapshot_every=7", "--set", "uploads_per_minute=0", *BOUNDLESS, *self.options]
         self.pid = self.source.start(words, self.folder, self.folder / "log", **environment)
         end = time.monotonic() + 60
         while not self.up():

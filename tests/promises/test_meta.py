@@ -5,7 +5,10 @@ Left-out syncs, unpickled bodies, growth, leaks, odd file names and crowds are s
 
 import sqlite3
 from contextlib import contextmanager
+from dataclasses import replace
+from math import inf
 
+import numpy as np
 import pytest
 from promises.checks import lost_or_twice, untyped
 from promises.federation import SECRET, Server, draws, trained
@@ -13,7 +16,9 @@ from promises.test_p03_refused_changes_nothing import Bench, check_refusals
 from promises.test_p10_bad_credentials import check_routes
 from promises.test_p12_secrets import leaks
 from promises.test_p13_tampering import check_cut, left_behind
+from promises.test_p16_bounded_influence import ALGORITHMS, check_sequence
 from promises.test_p18_backups import check_backup
+from promises.test_p22_one_of_twenty import check_attack
 from promises.test_p24_same_answers import check_altered
 from promises.test_p26_acknowledged import check_forgeries
 from server.test_tokens import test_a_quota_is_counted_by_members_and_survives_a_kill as check_quota
@@ -23,12 +28,17 @@ import artesian.server.hashing
 import artesian.server.replaying
 import artesian.storage.acknowledgement
 import artesian.storage.copying
-from artesian.errors import StorageError
+from artesian.algorithms import FedAsync
+from artesian.core import Measured, Receipt
+from artesian.engine.defence import Defence
+from artesian.errors import Refused, StorageError, TooFar
+from artesian.params import seal
 from artesian.server.auth import Auth
 from artesian.server.limits import Limits
 from artesian.server.service import Service
 from artesian.storage.codec import digest, encode, to_tree
 from artesian.storage.store import Store
+from artesian.testing import ToyFederation
 
 
 def nothing(*_, **__) -> None:
@@ -134,13 +144,14 @@ def test_a_server_that_forgets_an_event_is_seen(tmp_path, promise, monkeypatch) 
     server = Server(tmp_path / "store")
     upload = trained("c0", server.join().content)
     assert server.ask("PUT", "/v1/clients/c0/uploads/1", SECRET, content=encode("upload", upload)).status_code == 200
-    journal = [event.measured.upload for event in server.store.events() if event.measured]
+    journal = [event.measured for event in server.store.events() if event.measured]
+    told = Measured(upload, Receipt(1, 0, "train", ()))
     sent, key = {("c0", 1): digest(to_tree(upload))}, ("c0", 1)
     assert lost_or_twice(sent, [key], journal) == ["('c0', 1) was acknowledged and is lost"]
-    assert lost_or_twice(sent, [key], [upload, upload]) == ["('c0', 1) is there 2 times"]
-    assert lost_or_twice({}, [], [upload]) == ["('c0', 1) was never sent"]
-    assert lost_or_twice({key: "another"}, [key], [upload]) == ["('c0', 1) has another body"]
-    assert lost_or_twice(sent, [key], [upload]) == []
+    assert lost_or_twice(sent, [key], [told, told]) == ["('c0', 1) is there 2 times"]
+    assert lost_or_twice({}, [], [told]) == ["('c0', 1) was never sent"]
+    assert lost_or_twice({key: "another"}, [key], [told]) == ["('c0', 1) has another body"]
+    assert lost_or_twice(sent, [key], [told]) == []
     server.close()
 
 
@@ -166,6 +177,36 @@ def test_a_server_that_keeps_secrets_as_they_are_is_seen(tmp_path, promise, monk
     server.close()
     kept = {str(path): path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()}
     assert leaks([SECRET + SECRET], kept) == [] and leaks(["x" * 16 + SECRET], kept)
+
+
+def test_without_the_budget_one_member_moves_a_cluster_too_far(promise, monkeypatch) -> None:
+    promise("meta")
+    monkeypatch.setattr(Defence, "left", lambda *_: inf)
+    with pytest.raises(AssertionError, match="moved a cluster by"):
+        check_sequence(ALGORITHMS["fedasync"], 60, draws("meta"))
+
+
+def test_without_refusals_an_absurd_upload_is_not_seen(promise) -> None:
+    promise("meta")
+    federation = ToyFederation(FedAsync(), 2)
+    federation.coordinator.defence = Defence(refuse=0.0)
+    federation.join_all()
+    upload = federation.upload_of("c0")
+    lie = {k: seal(params + np.float32(1e9)) for k, params in upload.models.items()}
+    assert federation.coordinator.receive(replace(upload, models=lie))
+    federation.coordinator.defence = Defence()
+    upload = federation.upload_of("c1")
+    lie = {k: seal(params + np.float32(1e9)) for k, params in upload.models.items()}
+    with pytest.raises(TooFar):
+        federation.coordinator.receive(replace(upload, models=lie))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("algorithm", "attack"), [("fedasync", "flood"), ("fedbuff", "constant")])
+def test_without_a_defence_one_of_twenty_wrecks_a_federation(promise, algorithm, attack) -> None:
+    promise("meta")
+    with pytest.raises((AssertionError, Refused)):
+        check_attack(algorithm, attack, None)
 
 
 def test_an_untyped_answer_is_seen() -> None:

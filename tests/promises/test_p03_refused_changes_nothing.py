@@ -140,6 +140,10 @@ def not_finite(bench, rng):
     return bench.spoil(change)
 
 
+def too_far(bench, rng):
+    return bench.spoil(lambda params: seal(params + np.float32(10.0 ** rng.randint(4, 16))))
+
+
 def bad_mixture(bench, rng):
     return bench.send(mixture=rng.choice([{"k9": 0.5}, {"k0": -rng.random() - 1e-9}, {"k0": 1 + rng.random() + 1e-9}]))
 
@@ -158,7 +162,8 @@ REASONS = {
     make.__name__.title().replace("_", ""): make
     for make in (
         bad_format, unknown_format, bad_client, unauthorized, too_large, too_slow, busy, unknown_client, unknown_task,
-        task_closed, conflict, wrong_models, wrong_shape, not_finite, bad_mixture, unknown_route, unknown_encoding,
+        task_closed, conflict, wrong_models, wrong_shape, not_finite, too_far, bad_mixture, unknown_route,
+        unknown_encoding,
     )
 }  # fmt: skip
 

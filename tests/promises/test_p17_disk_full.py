@@ -54,7 +54,7 @@ class Filling:
     def check(self, folder: Path) -> None:
         self.server.stop()
         _, journal = restored(folder)
-        assert sorted(upload.number for upload in journal) == self.acknowledged
+        assert sorted(measured.upload.number for measured in journal) == self.acknowledged
 
 
 def test_files_that_may_not_grow(tmp_path, promise, figure) -> None:

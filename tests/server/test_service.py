@@ -304,7 +304,7 @@ def test_a_store_that_lost_its_snapshot_is_not_begun_afresh(tmp_path) -> None:
 
 
 def test_a_client_that_sends_the_largest_numbers_blocks_nobody(tmp_path) -> None:
-    server = Server(tmp_path / "store", FedBuff(buffer_size=3))
+    server = Server(tmp_path / "store", FedBuff(buffer_size=3), defence=None)
     bodies = {name: server.join(name, f"the secret of {name} here").content for name in ("evil", "c0")}
     for turn in range(9):
         name = "evil" if turn < 5 else "c0"

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from artesian.algorithms.aggregation import Aggregates
 from artesian.algorithms.settings import InRounds
 from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.errors import check
@@ -22,7 +23,7 @@ from artesian.params import Layout, Params, average
 
 
 @dataclass(frozen=True)
-class Ditto(InRounds):
+class Ditto(Aggregates, InRounds):
     """A shared model by FedAvg, and a personal one near it."""
 
     name: ClassVar[str] = "ditto"
@@ -32,6 +33,7 @@ class Ditto(InRounds):
 
     def __post_init__(self) -> None:
         check(self, {"personal_pull is at least 0": self.personal_pull >= 0})
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -41,7 +43,4 @@ class Ditto(InRounds):
         return Task({"k0": state.clusters["k0"].params}, "twin", {"personal_pull": self.personal_pull})
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        weights = [m.upload.samples for m in measured]
-        if not sum(weights):
-            return Step()
-        return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
+        return self.averaged(state, measured)

@@ -15,19 +15,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from artesian.algorithms.aggregation import Aggregates
 from artesian.algorithms.settings import InRounds
 from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.params import Layout, Params, average
 
 
 @dataclass(frozen=True)
-class FedAvg(InRounds):
+class FedAvg(Aggregates, InRounds):
     """The weighted mean of a cohort."""
 
     name: ClassVar[str] = "fedavg"
     clients_per_round: int = 10  # m
 
     def __post_init__(self) -> None:
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -37,7 +39,4 @@ class FedAvg(InRounds):
         return Task({"k0": state.clusters["k0"].params})
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        weights = [m.upload.samples for m in measured]
-        if not sum(weights):
-            return Step()
-        return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
+        return self.averaged(state, measured)

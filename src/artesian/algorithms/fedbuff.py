@@ -19,15 +19,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from artesian.algorithms.aggregation import Aggregates, aggregated
 from artesian.algorithms.staleness import polynomial
-from artesian.core import Algorithm, Buffers, ClientId, Cluster, Measured, State, Step, Task
+from artesian.core import Buffers, ClientId, Cluster, Measured, State, Step, Task
 from artesian.engine.pace import Stream
 from artesian.errors import check
 from artesian.params import Layout, Params, average, combine, seal
 
 
 @dataclass(frozen=True)
-class FedBuff(Algorithm):
+class FedBuff(Aggregates):
     """A step along the mean of buffered changes."""
 
     name: ClassVar[str] = "fedbuff"
@@ -46,6 +47,7 @@ class FedBuff(Algorithm):
             "momentum is in [0, 1)": 0 <= self.momentum < 1,
         }
         check(self, rules)
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -59,6 +61,12 @@ class FedBuff(Algorithm):
         layout, old = state.layout, state.clusters["k0"].params
         changes = [m.upload.params for m in measured]
         shares = [self._weight(state.version - m.receipt.base) / len(measured) for m in measured]
+        if self.aggregate != "mean":
+            aged = [
+                combine(layout, (change,), (share * len(measured),))
+                for change, share in zip(changes, shares, strict=True)
+            ]
+            changes, shares = [aggregated(self.aggregate, layout, aged)], [1.0]
         if not self.momentum:
             return Step({"k0": combine(layout, (old, *changes), (1.0, *(self.server_lr * s for s in shares)))})
         velocity = combine(layout, (state.memory["velocity"], *changes), (self.momentum, *shares))

@@ -15,15 +15,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.aggregation import Aggregates, aggregated
 from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.algorithms.starts import Initial, check_count, different
 from artesian.core import ClientId, Measured, State, Step, Task
 from artesian.errors import check
-from artesian.params import Layout, Params, average
+from artesian.params import Layout, Params
 
 
 @dataclass(frozen=True)
-class FedEM(InRoundsAfterAll):
+class FedEM(Aggregates, InRoundsAfterAll):
     """Components that all clients share, mixed by each in its own way."""
 
     name: ClassVar[str] = "fedem"
@@ -36,6 +37,7 @@ class FedEM(InRoundsAfterAll):
     def __post_init__(self) -> None:
         check_count(self.clusters)
         check(self, {"local_epochs is at least 1": self.local_epochs is None or self.local_epochs >= 1})
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -56,5 +58,10 @@ class FedEM(InRoundsAfterAll):
         weights = [upload.samples for upload in uploads]
         if not sum(weights):
             return Step(mixtures=mixtures)
-        changed = {k: average(state.layout, [upload.models[k] for upload in uploads], weights) for k in state.clusters}
+        changed = {
+            k: aggregated(
+                self.aggregate, state.layout, [upload.models[k] for upload in uploads], weights, cluster.params
+            )
+            for k, cluster in state.clusters.items()
+        }
         return Step(changed, mixtures)

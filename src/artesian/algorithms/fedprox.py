@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from artesian.algorithms.aggregation import Aggregates
 from artesian.algorithms.settings import InRounds
 from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.errors import check
@@ -21,7 +22,7 @@ from artesian.params import Layout, Params, average
 
 
 @dataclass(frozen=True)
-class FedProx(InRounds):
+class FedProx(Aggregates, InRounds):
     """The weighted mean of a cohort that was held on a leash."""
 
     name: ClassVar[str] = "fedprox"
@@ -30,6 +31,7 @@ class FedProx(InRounds):
 
     def __post_init__(self) -> None:
         check(self, {"mu is at least 0": self.mu >= 0})
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -39,7 +41,4 @@ class FedProx(InRounds):
         return Task({"k0": state.clusters["k0"].params}, settings={"prox": self.mu})
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        weights = [m.upload.samples for m in measured]
-        if not sum(weights):
-            return Step()
-        return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
+        return self.averaged(state, measured)

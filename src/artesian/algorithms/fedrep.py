@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from artesian.algorithms.aggregation import Aggregates
 from artesian.algorithms.settings import InRounds
 from artesian.core import ClientId, Cluster, Measured, State, Step, Task
 from artesian.errors import SettingError, check
@@ -24,7 +25,7 @@ from artesian.params import Layout, Params, average, last_layer
 
 
 @dataclass(frozen=True)
-class FedRep(InRounds):
+class FedRep(Aggregates, InRounds):
     """A shared body, and heads that stay."""
 
     name: ClassVar[str] = "fedrep"
@@ -36,6 +37,7 @@ class FedRep(InRounds):
 
     def __post_init__(self) -> None:
         check(self, {"head_epochs is at least 1": self.head_epochs is None or self.head_epochs >= 1})
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -49,10 +51,7 @@ class FedRep(InRounds):
         return Task({"k0": state.clusters["k0"].params}, "split", settings)
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
-        weights = [m.upload.samples for m in measured]
-        if not sum(weights):
-            return Step()
-        return Step({"k0": average(state.layout, [m.upload.params for m in measured], weights)})
+        return self.averaged(state, measured)
 
     def _head(self, layout: Layout) -> list[str]:
         """The names of the entries that stay with the client."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from artesian.algorithms.aggregation import Aggregates, aggregated
 from artesian.algorithms.membership import pick_of
 from artesian.algorithms.settings import InRoundsAfterAll
 from artesian.algorithms.starts import Initial, check_count, different
@@ -33,14 +34,14 @@ from artesian.core import (
     Upload,
 )
 from artesian.errors import check
-from artesian.params import Layout, Params, average, combine
+from artesian.params import Layout, Params, combine
 
 WHOLE = 1 << 40  # a batch no client's data fill
 ONE_STEP = {"delta": True, "optimizer": "sgd", "momentum": 0.0, "epochs": 1, "batch": WHOLE}
 
 
 @dataclass(frozen=True)
-class IFCA(InRoundsAfterAll):
+class IFCA(Aggregates, InRoundsAfterAll):
     """Hard clusters that the clients choose."""
 
     name: ClassVar[str] = "ifca"
@@ -53,7 +54,13 @@ class IFCA(InRoundsAfterAll):
 
     def __post_init__(self) -> None:
         check_count(self.clusters)
-        check(self, {"estimation_work is at least 0": self.estimation_work >= 0})
+        rules = {
+            "estimation_work is at least 0": self.estimation_work >= 0,
+            "aggregate has an effect only with averaging = model": self.averaging == "model"
+            or self.aggregate == "mean",
+        }
+        check(self, rules)
+        self.check_aggregate()
         self.pace()
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:
@@ -88,7 +95,7 @@ class IFCA(InRoundsAfterAll):
 
     def _folded(self, state: State, cluster: ClusterId, sent: Sequence[Params], cohort: int) -> Params:
         """The mean of the models sent; or one step along the mean change of the whole cohort, 0 for other picks."""
-        if self.averaging == "model":
-            return average(state.layout, sent)
         old = state.clusters[cluster].params
+        if self.averaging == "model":
+            return aggregated(self.aggregate, state.layout, sent, origin=old)
         return combine(state.layout, (old, *sent), (1.0, *[1 / cohort] * len(sent)))

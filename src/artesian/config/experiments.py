@@ -16,6 +16,7 @@ from artesian.config.tables import apply, checked, known_keys, named, scaled, se
 from artesian.core import Algorithm, Model, Plan, Recipe
 from artesian.data.datasets import sets_by_name
 from artesian.engine.coordinator import Coordinator
+from artesian.engine.defence import Defence
 from artesian.errors import SettingError, nearest
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
@@ -29,7 +30,7 @@ from artesian.simulator.worlds import WORLDS, World
 COUNTS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample")
 NUMBERS = (*COUNTS, "tune", "pool_every")
 MORE = ("evaluate", "export", "target", "recipes", "accept", "hold_back")
-TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift")
+TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift", "defence")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
 DEFAULT = "confluence"  # the method of an experiment that names none
 
@@ -109,6 +110,7 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             training=settings_of(Plan, tables.get("training", {}), "training"),
             start=settings_of(Start, tables.get("start", {}), "start"),
             shift=settings_of(Shift, tables.get("shift", {}), "shift"),
+            defence=settings_of(Defence, tables["defence"], "defence") if "defence" in tables else None,
             name=str(tables.get("name", "own")),
             **_plain_settings(tables),
         ),

@@ -11,6 +11,7 @@ from typing import Any
 
 from artesian.config.experiments import build, tables_of
 from artesian.config.tables import apply, checked, parse_change, settings_of
+from artesian.engine.defence import Defence
 from artesian.errors import SettingError
 from artesian.execution.pool import WorkerPool, open_pool
 from artesian.execution.threads import single_threaded, stay_single_threaded
@@ -108,6 +109,7 @@ class Serving:
     seed: int = 0
     clip: float | None = None
     publish_after: int = 1
+    defended: bool = True
 
 
 def serve_experiment(
@@ -131,6 +133,7 @@ def serve_experiment(
             plan=experiment.training,
             clip=told.clip,
             publish_after=told.publish_after,
+            defence=(experiment.defence or Defence()) if told.defended else None,
             name=told.name or experiment.name,
             seed=told.seed,
         ),

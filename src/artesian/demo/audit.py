@@ -26,7 +26,7 @@ class Audit:
     acknowledged: int  # uploads that clients saw acknowledged
     stored: int  # uploads among the store's events
     events: int  # all of them, joins too
-    folds: int  # that the state counts
+    folds: int  # that the state counts, with the uploads that were answered and set aside
     lost: tuple[Identity, ...]  # acknowledged, and not in the store
     twice: tuple[Identity, ...]  # in the store more than once
     replayed: bool  # the state is that of a replay of every event from the beginning
@@ -64,7 +64,7 @@ def audit(folder: Path, acknowledged: Sequence[Identity]) -> Audit:
         acknowledged=len(acknowledged),
         stored=uploads.total(),
         events=len(events),
-        folds=restored.state.version,
+        folds=restored.state.version + sum(len(e.get("set_aside", {})) for e in events),
         lost=tuple(sorted(set(acknowledged) - set(uploads))),
         twice=tuple(sorted(upload for upload, times in uploads.items() if times > 1)),
         replayed=restored.digest() == replayed.digest(),

@@ -107,6 +107,7 @@ class _Play:
     def _serve(self) -> None:
         """`artesian serve`, always on the same store and port."""
         where = ["--store", str(self.folder / "store"), "--port", str(self.port), "--set", "keep_uploads=true"]
+        where += ["--set", "uploads_per_minute=0"]  # clients of the demo are in a hurry
         command = ["artesian.cli", "serve", "artesian.demo.federation:tied", *where]
         self.server = self._start("server", command, self.folder / "logs" / "server.log", ServerFailed)
         self._watch(self._answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 
@@ -73,15 +74,14 @@ def check_retry(upload: Upload, member: Member) -> None:
         )
 
 
-def clip_upload(layout: Layout, upload: Upload, task: Task, longest: float) -> Upload:
-    """The upload, its models no further than `longest` from those that were given."""
-    given = origins(layout, upload, task)
-    models = {k: clipped(layout, params, given[k], longest) for k, params in upload.models.items()}
+def clip_upload(layout: Layout, upload: Upload, origins: Mapping[str, Params | None], longest: float) -> Upload:
+    """The upload, its models no further than `longest` from where they began."""
+    models = {k: clipped(layout, params, origins[k], longest) for k, params in upload.models.items()}
     same = all(models[k] is params for k, params in upload.models.items())
     return upload if same else replace(upload, models=models)
 
 
-def origins(layout: Layout, upload: Upload, task: Task) -> dict[str, Params | None]:
+def origins_of(layout: Layout, upload: Upload, task: Task) -> dict[str, Params | None]:
     """Where the training of every model of an upload began; None for a change, which begins at zero."""
     if task.settings.get("delta"):
         return dict.fromkeys(upload.models)

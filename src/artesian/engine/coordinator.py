@@ -34,13 +34,24 @@ from artesian.core import (
     Reply,
     Snapshot,
     State,
+    Step,
     Study,
     Task,
     Tree,
     Upload,
     derive,
 )
-from artesian.engine.admission import check_client, check_mixture, check_retry, check_upload, clip_upload, receipt_of
+from artesian.engine.admission import (
+    check_client,
+    check_mixture,
+    check_retry,
+    check_upload,
+    clip_upload,
+    origins_of,
+    receipt_of,
+)
+from artesian.engine.defence import Bounded, Defence, bounded, identity, judged, noted
+from artesian.engine.judge import Judge
 from artesian.engine.outcomes import Outcome, outcome_of
 from artesian.engine.transition import Change, split
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
@@ -67,6 +78,7 @@ class Coordinator:
         plan: Plan | None = None,
         clip: float | None = None,
         publish_after: int = 1,
+        defence: Defence | None = None,
         record: Callable[[Event], None] | None = None,
         desk: Desk | None = None,
         open_tasks: MutableMapping[ClientId, Task] | None = None,
@@ -84,6 +96,7 @@ class Coordinator:
         self.plan = plan.settings if plan is not None else {}
         self.clip = clip  # the longest change an upload may bring: longer ones are shortened to it
         self.publish_after = publish_after  # how many clients must have changed a cluster before tasks show it
+        self.defence = defence  # what one member may do; None: anything
         self.record = record or _ignore
         self._keeps_pace = pace is not None  # whatever the algorithm's settings become
         self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
@@ -93,6 +106,7 @@ class Coordinator:
         self.beside = beside
         self.watch = watch
         self._begun: tuple[int, Callable[[], Found]] | None = None  # version and result of the study under way
+        self._judge: Judge | None = None
         self._members = dict(state.members)
         self._state = replace(state, members=self._members)
         self._desk = desk or Desk()
@@ -158,7 +172,8 @@ class Coordinator:
         if member.present and (member.receipt is not None or client in self._desk.waiting):
             return self.recorded(client)
         change = self._change()
-        change.members[client] = replace(member, samples=samples, present=True)
+        change.members[client] = replace(member, samples=self._counted(client, samples), present=True)
+        change.desk = self._noted(client, samples)
         change.state = replace(change.state, present=change.state.present + (not member.present))
         change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
         return self._settle(Event("join", client, samples), change)
@@ -188,27 +203,31 @@ class Coordinator:
                 f"Measuring the upload gave NaN or Inf: {dict(measured.evidence)}", "Train again at a lower rate"
             )
         client, change = upload.client, self._change()
+        samples = self._counted(client, upload.samples)
         change.members[client] = replace(
             self._members[client],
-            samples=upload.samples,
+            samples=samples,
             receipt=None,
             answered=upload.number,
             digest=measured.digest or digest(to_tree(upload)),
         )
         change.tasks[client] = None
-        change.desk = replace(change.desk, open=change.desk.open - 1)
         measured = replace(measured, receipt=receipt)
-        if receipt.solo:
+        event = Event("upload", client, measured=measured)  # with the samples that were claimed
+        measured = replace(measured, upload=replace(upload, samples=samples)) if samples != upload.samples else measured
+        change.desk = replace(self._noted(client, upload.samples, measured.length), open=change.desk.open - 1)
+        self._spend(change, measured)
+        if measured.aside:
+            change.put_aside(measured, measured.aside)
+        elif receipt.solo:
             self._fold(change, (measured,), solo=True)
-            if receipt.pause:
-                change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
-            else:
-                self._answer(change, (client,))
         else:
-            desk = change.desk
-            pending, waiting = (*desk.pending, measured), (*desk.waiting, client)
-            change.desk = replace(desk, pending=pending, waiting=waiting)
-        return self._settle(Event("upload", client, measured=measured), change)
+            change.desk = replace(change.desk, pending=(*change.desk.pending, measured))
+        if receipt.solo and not receipt.pause:
+            self._answer(change, (client,))
+        else:
+            change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
+        return self._settle(event, change)
 
     def leave(self, client: ClientId) -> list[Reply]:
         """A client is gone. What it has uploaded stays; its open task is withdrawn."""
@@ -241,18 +260,18 @@ class Coordinator:
     @property
     def settings(self) -> dict[str, Any]:
         """The hyper-parameters in force."""
-        return hyper_parameters(self.algorithm, self.plan, self.clip, self.publish_after)
+        return hyper_parameters(self.algorithm, self.plan, self.clip, self.publish_after, self.defence)
 
     def adopt(self, settings: Mapping[str, Any]) -> list[Reply]:
         """Go on with other hyper-parameters; nothing happens if they are those in force."""
         if settings == self.settings:
             return []
-        before = (self.algorithm, self.plan, self.clip, self.publish_after, self.pace)
+        before = (self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.pace)
         try:
             self._take(settings)
             return self._settle(Event("settings", settings=settings), self._appraised_again())
         except BaseException:
-            self.algorithm, self.plan, self.clip, self.publish_after, self.pace = before
+            self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.pace = before
             raise
 
     def _take(self, settings: Mapping[str, Any]) -> None:
@@ -260,6 +279,8 @@ class Coordinator:
             self.algorithm = with_fields(self.algorithm, with_defaults(self.algorithm, settings["algorithm"]))
         self.plan, self.clip = dict(settings["plan"]), settings["clip"]
         self.publish_after = settings["publish_after"]
+        told = settings.get("defence")  # older settings have none
+        self.defence = None if told is None else Defence(**told)
         self._begun = None  # by other settings: a study under way is made again
         if not self._keeps_pace:
             self.pace = self.algorithm.pace()
@@ -331,20 +352,51 @@ class Coordinator:
 
         `evidence` is what was measured before, where nothing had to be clipped; `by` measures in place of this process.
         """
-        sent, upload = upload, self._clipped(upload)
-        if evidence is None or upload is not sent:
+        sent, found = upload, self._bounded(upload)
+        upload = found.upload
+        if found.aside:
+            evidence = {}
+        elif evidence is None or upload is not sent:
             evidence = (by or self.measure_here)(upload, receipt)
-        given = self._task_of(upload).models if self.algorithm.needs_given else {}
-        return Measured(upload, receipt, evidence, "" if upload is sent else digest(to_tree(sent)), given)
+        given = self._task_of(upload).models if self.algorithm.needs_given and not found.aside else {}
+        as_sent = "" if upload is sent else digest(to_tree(sent))
+        return Measured(upload, receipt, evidence, as_sent, given, found.length, found.spent, found.aside)
 
     def measure_here(self, upload: Upload, receipt: Receipt) -> Evidence:
         """What the algorithm measures of an upload, with the proxies of this process."""
         return self.algorithm.measure(upload, MeasureContext(receipt, self.proxies))
 
-    def _clipped(self, upload: Upload) -> Upload:
-        if self.clip is None or not upload.models:
-            return upload
-        return clip_upload(self._state.layout, upload, self._task_of(upload), self.clip)
+    def _bounded(self, upload: Upload) -> Bounded:
+        """The upload within the operator's clip and the bounds of the defence."""
+        if not upload.models or (self.clip is None and self.defence is None):
+            return Bounded(upload)
+        layout, task = self._state.layout, self._task_of(upload)
+        if self.clip is not None:
+            upload = clip_upload(layout, upload, origins_of(layout, upload, task), self.clip)
+        if self.defence is None:
+            return Bounded(upload)
+        member = self.member(upload.client)
+        return bounded(self.defence, layout, upload, task, self._desk.ledger, member, self._state.present)
+
+    def _counted(self, client: ClientId, claimed: int) -> int:
+        """How many of the samples count that a client claims."""
+        return claimed if self.defence is None else self.defence.counted(claimed, self._desk.ledger, client)
+
+    def _noted(self, client: ClientId, samples: int, length: float = 0.0) -> Desk:
+        """The desk, its ledger with a member's newest numbers."""
+        if self.defence is None:
+            return self._desk
+        return replace(self._desk, ledger=noted(self._desk.ledger, client, samples, length))
+
+    def _spend(self, change: Change, measured: Measured) -> None:
+        """Count an upload that is taken, and what it takes from its member's budget."""
+        if self.defence is None or measured.aside:
+            return
+        client, ledger = measured.upload.client, change.desk.ledger
+        spent = self.defence.outstanding(ledger, self._members[client], self._state.present) + measured.spent
+        ledger = replace(ledger, uploads=ledger.uploads + 1)
+        change.desk = replace(change.desk, ledger=ledger)
+        change.members[client] = replace(change.members[client], spent=spent, spent_at=ledger.uploads)
 
     def _task_of(self, upload: Upload) -> Task:
         """The open task an upload answers."""
@@ -399,7 +451,14 @@ class Coordinator:
         if answered := self.pace.answers(change.desk, change.state):
             assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
             self._answer(change, answered)
-        event = replace(event, appraisals=change.appraisals, compared=change.compared, found=change.found)
+        event = replace(
+            event,
+            appraisals=change.appraisals,
+            compared=change.compared,
+            found=change.found,
+            judged=change.judged,
+            set_aside=change.set_aside,
+        )
         compared = self._known is not None and bool(self._known.outcome)
         self.outcome = outcome_of(self._state, change) if self.proves or compared else {}
         self.record(replace(event, outcome=self.outcome))
@@ -416,11 +475,48 @@ class Coordinator:
 
     def _fold(self, change: Change, measured: Sequence[Measured], solo: bool = False) -> None:
         state = change.state
-        step = self.algorithm.fold(state, measured)
+        measured, alone = self._kept(change, measured)
+        if not measured:
+            return
+        step = alone or self.algorithm.fold(state, measured)
         clusters = split(state.clusters, step)
         changed = {k: self._finished(clusters, k, params) for k, params in step.clusters.items()}
         change.take(step, clusters, changed, self._appraise(changed), solo)
         change.publish(clusters, changed, measured, self.publish_after, step)
+
+    def _kept(self, change: Change, measured: Sequence[Measured]) -> tuple[Sequence[Measured], Step | None]:
+        """The uploads of a fold that raise no held-back loss too far; and the step, where one alone was judged."""
+        if self.defence is None or not self.defence.rise:
+            return measured, None
+        steps: dict[str, Step] = {}
+        rises = self._known.judged if self._known is not None else self._rises(change.state, measured, steps)
+        named = {identity(m.upload): m for m in measured}
+        own = {name: (m.upload.client, rises[name]) for name, m in named.items() if name in rises}
+        ledger, refused = judged(self.defence, change.desk.ledger, own)
+        for name, why in refused.items():
+            change.put_aside(named[name], why)
+        change.judged.update({name: rise for name, (_, rise) in own.items()})
+        change.desk = replace(change.desk, ledger=ledger)
+        kept = [m for name, m in named.items() if name not in refused]
+        return kept, steps.popitem()[1] if len(kept) == len(measured) == len(steps) == 1 else None
+
+    def _rises(self, state: State, measured: Sequence[Measured], steps: dict[str, Step]) -> dict[str, float]:
+        """By how much of it the held-back loss of a cluster would rise, at the most, if each were folded alone."""
+        found: dict[str, float] = {}
+        for m in measured if self.proxies else ():
+            if m.upload.models:
+                step = steps[identity(m.upload)] = self.algorithm.fold(state, (m,))
+                with self.watch("appraising"):
+                    found[identity(m.upload)] = self.judge.rise(state, step, self.algorithm.stands_for)
+        return found
+
+    @property
+    def judge(self) -> Judge:
+        """What judges uploads by held-back samples of the proxy sets."""
+        most = self.defence.rise_samples if self.defence else 0
+        if self._judge is None or self._judge.most != most:
+            self._judge = Judge(self.proxies, most, self._state.seed)
+        return self._judge
 
     def _finished(self, clusters: Mapping[ClusterId, Cluster], cluster: ClusterId, params: Params) -> Params:
         """A folded model as it is kept: finite, sealed, with the buffers the algorithm wants."""
@@ -529,11 +625,16 @@ def check_proxies(algorithm: Algorithm, clusters: Collection[ClusterId], proxies
 
 
 def hyper_parameters(
-    algorithm: Algorithm, plan: Mapping[str, Any], clip: float | None, publish_after: int
+    algorithm: Algorithm,
+    plan: Mapping[str, Any],
+    clip: float | None,
+    publish_after: int,
+    defence: Defence | None = None,
 ) -> dict[str, Any]:
     """What may change from one start of a server to the next, as a tree."""
     own: dict[str, Tree] = plain_fields(algorithm) if is_dataclass(algorithm) else {}
-    return {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
+    found = {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
+    return found | {"defence": None if defence is None else defence.tree}
 
 
 def _find(algorithm: Algorithm, state: State, proxies: Mapping[ClusterId, Learner], plan: Plan) -> Found:

@@ -21,6 +21,7 @@ from artesian.core import (
     Task,
     Tree,
 )
+from artesian.engine.defence import identity
 from artesian.params import Params, seal
 
 
@@ -35,6 +36,8 @@ class Change:
     appraisals: dict[ClusterId, float] = field(default_factory=dict)
     compared: dict[ClientId, Evidence] = field(default_factory=dict)
     found: Mapping[str, Tree] = field(default_factory=dict)
+    judged: dict[str, float] = field(default_factory=dict)
+    set_aside: dict[str, str] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
 
@@ -68,6 +71,14 @@ class Change:
         """What a study found comes into force."""
         self.found = found
         self.state = replace(self.state, memory={**self.state.memory, **_sealed(found)})
+
+    def put_aside(self, measured: Measured, why: str) -> None:
+        """An upload is answered and not folded, and its member is remembered for it."""
+        upload = measured.upload
+        self.set_aside[identity(upload)] = why
+        member = self.state.members[upload.client]
+        self.members[upload.client] = replace(member, set_aside=member.set_aside + 1)
+        self.notes["set_aside"] = self.notes.get("set_aside", 0) + 1
 
     def publish(
         self,

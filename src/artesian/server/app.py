@@ -50,10 +50,11 @@ def create_app(
 ) -> FastAPI:
     """The application of a service; `keys` sign acknowledgements, `crowd` knows the connections.
 
-    A bare coordinator, without `auth`, is for tests in process: anybody may call, and nothing is kept on disk.
+    A bare coordinator, without `auth`, is for tests in process: anybody may call, and nothing is kept on disk. Without
+    `settings`, clients may upload as often as they like.
     """
     service = served if isinstance(served, Service) else Service(served)
-    settings = settings or Settings()
+    settings = settings or Settings(uploads_per_minute=None)
     routes = Routes(service, auth or NoAuth(), settings, keys, crowd)
     app = FastAPI(title="Artesian", lifespan=_lifespan(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:

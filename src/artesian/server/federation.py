@@ -9,6 +9,7 @@ from typing import Any
 
 from artesian.core import Algorithm, ClusterId, Learner, Model, Plan, derive
 from artesian.engine.coordinator import Coordinator, hyper_parameters
+from artesian.engine.defence import Defence
 from artesian.errors import check
 from artesian.params import Params
 
@@ -26,6 +27,7 @@ class Federation:
     publish_after: int = 1  # how many clients must have changed a cluster before others see it
     name: str = "federation"
     seed: int = 0
+    defence: Defence | None = field(default_factory=Defence)  # what one member may do to the others; None: anything
 
     def __post_init__(self) -> None:
         rules = {
@@ -50,7 +52,7 @@ class Federation:
     @property
     def settings(self) -> dict[str, Any]:
         """What may change from one start of the server to the next."""
-        return hyper_parameters(self.algorithm, self.plan.settings, self.clip, self.publish_after)
+        return hyper_parameters(self.algorithm, self.plan.settings, self.clip, self.publish_after, self.defence)
 
     def resumed(self, recorded: Mapping[str, Any]) -> dict[str, Any]:
         """The settings with which a store goes on that recorded these: what follows from the run stays as it was."""
@@ -58,7 +60,8 @@ class Federation:
 
     def options(self) -> dict[str, Any]:
         """What a coordinator of this federation is made with."""
-        return {"proxies": self.proxies, "plan": self.plan, "clip": self.clip, "publish_after": self.publish_after}
+        own = {"proxies": self.proxies, "plan": self.plan, "clip": self.clip, "publish_after": self.publish_after}
+        return own | {"defence": self.defence}
 
     def begin(self, **options: Any) -> Coordinator:
         """The coordinator of a federation nobody has joined."""

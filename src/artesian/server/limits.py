@@ -77,11 +77,11 @@ class Limits:
     def count(self, client: str) -> None:
         """Count an upload of this client; refuse it if the client uploads too often."""
         rate = self.settings.uploads_per_minute
-        if rate is None:
+        if not rate:
             return
-        now = time.monotonic()
-        left, then = self._allowance.get(client, (rate, now))
-        left = min(rate, left + (now - then) * rate / 60)
+        now, burst = time.monotonic(), min(self.settings.upload_burst, rate)
+        left, then = self._allowance.get(client, (burst, now))
+        left = min(burst, left + (now - then) * rate / 60)
         if left < 1:
             raise Busy(f"More than {rate:g} uploads a minute from this client", "Try again later")
         self._allowance[client] = left - 1, now

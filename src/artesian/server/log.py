@@ -22,6 +22,7 @@ REQUESTS = logging.getLogger("artesian.requests")
 STUDIES = logging.getLogger("artesian.studies")
 CLUSTERS = logging.getLogger("artesian.clusters")
 CONNECTIONS = logging.getLogger("artesian.connections")
+DEFENCE = logging.getLogger("artesian.defence")
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 ERROR = "artesian.error"  # the key of the scope under which the application puts the refusal's name
@@ -34,7 +35,7 @@ def start_logging(form: Form) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
-    for log in (REQUESTS, STUDIES, CLUSTERS):
+    for log in (REQUESTS, STUDIES, CLUSTERS, DEFENCE):
         log.setLevel(logging.WARNING if form == "off" else logging.INFO)
     logging.getLogger("uvicorn.error").addFilter(_is_ours)
 

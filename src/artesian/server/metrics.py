@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from artesian.core import ClusterId
+from artesian.engine.coordinator import Coordinator
 from artesian.errors import MissingExtra
 from artesian.server.crowding import Crowd
 from artesian.server.limits import Limits
@@ -41,11 +43,10 @@ def metrics_text(service: Service, limits: Limits, latencies: Latencies, crowd: 
     registry = CollectorRegistry()
     for name, text, value in (*_state(service, limits), *_connections(crowd), *_studies(service)):
         Gauge(f"artesian_{name}", text, registry=registry).set(value)
-    losses = {k: cluster.loss for k, cluster in service.coordinator.state.clusters.items() if cluster.loss is not None}
     for name, text, label, values in (
         ("replies", "how often each reply won since the start", "reply", service.counts.replies),
         ("refusals_by_reason", "requests refused since the start, by error", "reason", service.counts.reasons),
-        ("cluster_loss", "loss of a cluster on its proxy set", "cluster", losses),
+        ("cluster_loss", "loss of a cluster on proxy samples", "cluster", _losses(service.coordinator)),
     ):
         _labelled(registry, f"artesian_{name}", text, label, values)
     return (generate_latest(registry) + generate_latest(latencies.registry)).decode()
@@ -69,10 +70,19 @@ def _state(service: Service, limits: Limits) -> Iterator[Row]:
     yield "uploads", "uploads accepted since the start", service.counts.uploads
     yield "refusals", "requests refused since the start", service.counts.refused
     yield "clipped", "uploads clipped since the start", service.counts.clipped
+    yield "set_aside", "uploads answered and not folded since the start", service.counts.set_aside
+    yield "suspects", "members of whom several uploads were set aside", len(service.suspects())
     yield "snapshots", "snapshots written since the start", service.counts.snapshots
     yield "bytes_in_flight", "bytes of bodies being received and sent", limits.in_flight
     if (age := service.newest_age()) is not None:
         yield "newest_upload_age_seconds", "seconds since the newest upload was accepted", age
+
+
+def _losses(coordinator: Coordinator) -> dict[ClusterId, float]:
+    """What is known of how well the clusters do: on held-back samples where uploads are judged, or as appraised."""
+    state = coordinator.state
+    appraised = {k: cluster.loss for k, cluster in state.clusters.items() if cluster.loss is not None}
+    return {**appraised, **coordinator.judge.losses(state)}
 
 
 def _connections(crowd: Crowd | None) -> Iterator[Row]:

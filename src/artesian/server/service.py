@@ -18,7 +18,7 @@ from artesian.core import ClientId, ClusterId, Event, Reply, Task, Tree, Upload
 from artesian.engine.coordinator import Beside, Coordinator, Found, Measure
 from artesian.errors import MachineError, Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
-from artesian.server.log import CLUSTERS, STUDIES
+from artesian.server.log import CLUSTERS, DEFENCE, STUDIES
 from artesian.server.replaying import replay
 from artesian.server.studies import Studies
 from artesian.server.versions import versions_of
@@ -28,6 +28,7 @@ from artesian.storage.store import Store
 T = TypeVar("T")
 Report = Callable[[str], None]  # shows a line of progress
 REPORT_EVERY = 2.0  # seconds between two lines
+ALARM = 3  # uploads of one member that were set aside: a line of the log, and again after as many more
 WON = "reply_"  # what begins the name of a reply that won a comparison, among what comparing found
 
 
@@ -39,6 +40,7 @@ class Counts:
     refused: int = 0
     reasons: dict[str, int] = field(default_factory=dict)  # refused, by the name of the error
     clipped: int = 0
+    set_aside: int = 0
     snapshots: int = 0
     replies: dict[str, int] = field(default_factory=dict)  # how often each kind won, where an algorithm compares them
 
@@ -286,6 +288,23 @@ class Service:
         for found in event.compared.values():
             for name in (name.removeprefix(WON) for name, number in found.items() if name.startswith(WON) and number):
                 self.counts.replies[name] = self.counts.replies.get(name, 0) + 1
+        for name, why in event.set_aside.items():
+            client, _, number = name.rpartition("/")
+            self._put_aside(client, int(number), why)
+
+    def _put_aside(self, client: ClientId, number: int, why: str) -> None:
+        """Count an upload that is not folded; a line of the log for it, and a warning at every few of one member."""
+        self.counts.set_aside += 1
+        times = self.coordinator.member(client).set_aside + 1
+        fields = {"client": client, "number": number, "why": why, "times": times}
+        DEFENCE.info("upload set aside", extra={"fields": fields})
+        if times % ALARM == 0:
+            DEFENCE.warning("a member's uploads are set aside again and again", extra={"fields": fields})
+
+    def suspects(self) -> list[ClientId]:
+        """Members of whom several uploads were set aside."""
+        members = dict(self.coordinator.state.members)
+        return sorted(client for client, member in members.items() if member.set_aside >= ALARM)
 
     def _calibration(self, memory: Mapping[str, Tree]) -> Calibration | None:
         algorithm = self.coordinator.algorithm

@@ -26,7 +26,8 @@ class Settings:
     refusals_per_minute: float = 300.0  # to one address; then 429 to whoever has not shown a valid credential
     slowest: float = 20_000.0  # bytes per second at which a body must arrive, and a response be read
     grace: float = 10.0  # seconds on top of that, and for the headers of a request
-    uploads_per_minute: float | None = None  # of one client; None: as many as it likes
+    uploads_per_minute: float | None = 60.0  # of one client, in the long run; 0 or None: as many as it likes
+    upload_burst: int = 20  # uploads of one client at once, before it has to slow down
     longest_wait: float = 60.0  # seconds of a long poll
     cors: tuple[str, ...] = ()  # origins whose pages may call the server
     log: Literal["json", "text", "off"] = "json"  # one line for every request, on standard error
@@ -47,7 +48,8 @@ class Settings:
             >= 1,
             "part_bytes is at least 0": self.part_bytes >= 0,
             "bytes_in_flight, slowest and grace are positive": min(self.bytes_in_flight, self.slowest, self.grace) > 0,
-            "uploads_per_minute is positive": self.uploads_per_minute is None or self.uploads_per_minute > 0,
+            "uploads_per_minute is at least 0": self.uploads_per_minute is None or self.uploads_per_minute >= 0,
+            "upload_burst is at least 1": self.upload_burst >= 1,
             "ray_address has an effect only with measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
         }

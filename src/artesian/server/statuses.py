@@ -14,6 +14,7 @@ from artesian.errors import (
     StorageError,
     StudyFailed,
     TaskClosed,
+    TooFar,
     TooLarge,
     TooSlow,
     Unauthorized,
@@ -43,6 +44,7 @@ STATUSES: dict[type[Refused], int] = {
     Conflict: 409,
     WrongModels: 422,
     WrongShape: 422,
+    TooFar: 422,
     NotFinite: 422,
     BadMixture: 422,
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from artesian.core import Task, Upload, generator
 from artesian.data.datasets import Samples
-from artesian.engine.admission import origins
+from artesian.engine.admission import origins_of
 from artesian.params import Layout, Params, seal
 
 Attack = Literal[
@@ -47,7 +47,7 @@ def forged(attack: Attack, layout: Layout, upload: Upload, task: Task, seed: int
     """What a hostile client sends in place of this honest answer to the task."""
     if attack == "label-flip":  # its training was poisoned
         return upload
-    given = origins(layout, upload, task)
+    given = origins_of(layout, upload, task)
     rng = generator(seed, "attack", upload.client, upload.number)
     models = {k: _forged(attack, layout, honest, given[k], rng) for k, honest in upload.models.items()}
     samples = SAMPLES if attack == "inflated-samples" else upload.samples

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from artesian.core import Algorithm, Forecast, Model, Plan, Recipe
 from artesian.engine.coordinator import check_proxies
+from artesian.engine.defence import Defence
 from artesian.errors import SettingError, check
 from artesian.recipes.accepting import SHARE, Accept
 from artesian.simulator.evaluation import Evaluate
@@ -52,6 +53,7 @@ class Experiment:
     accept: Accept = "always"  # what clients use: always what they drew, or the "better" of that and what they trained
     hold_back: float = SHARE  # of their data, by which clients judge what is better; they train on the rest
     pool_every: int = 0  # uploads from one that is scored on the whole evaluation pool to the next; 0: none is
+    defence: Defence | None = None  # what one client may do to the others; None: anything
 
     def __post_init__(self) -> None:
         rules = {
@@ -179,6 +181,7 @@ class Experiment:
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
         found = {"recipes": names, "tune": self.tune, "evaluate_every_rounds": self.evaluate_every_rounds}
         found |= {"export": self.export, "pool_every": self.pool_every}
+        found |= {"defence": self.defence and self.defence.tree}
         if self.accept == "better":
             found |= {"accept": self.accept, "hold_back": self.hold_back}
         return {name: value for name, value in found.items() if value}

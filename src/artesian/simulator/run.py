@@ -10,7 +10,7 @@ from typing import Any
 
 from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import Refused, Stalled, TaskClosed
+from artesian.errors import Refused, Stalled, TaskClosed, TooFar
 from artesian.execution.threads import single_threaded
 from artesian.execution.worker import peak_mb
 from artesian.params import Params
@@ -228,7 +228,7 @@ class Simulation:
             self._upload(client, flight, done)
         except Refused as refusal:
             self._bear(client, done, refusal)
-            self._ask_again(client)
+            self._ask_again(moment)
             return False
         if client in self.place.hostile:
             self._wait_for_honest()
@@ -237,9 +237,9 @@ class Simulation:
         return bool(done.fit.trained)
 
     def _bear(self, client: ClientId, done: Done, refusal: Refused) -> None:
-        """Count a refusal that ends no run: of an upload out of patience, and of anything that hostile clients send."""
+        """Count a refusal that ends no run: out of patience, too far away, and anything that hostile clients send."""
         late, hostile = isinstance(refusal, TaskClosed), client in self.place.hostile
-        if not late and not hostile:
+        if not hostile and not isinstance(refusal, (TaskClosed, TooFar)):
             raise refusal
         totals, reason = self.totals, type(refusal).__name__
         sent = totals.bytes_up + _bytes(done.fit.upload.models)
@@ -247,13 +247,15 @@ class Simulation:
         if hostile:
             refusals = {**totals.refusals, reason: totals.refusals.get(reason, 0) + 1}
             self.totals = replace(self.totals, refusals=refusals)
+        elif not late:
+            self.totals = replace(self.totals, notes=_summed(totals.notes, {"refused": 1}))
         self._wait_for_honest()
 
-    def _ask_again(self, client: ClientId) -> None:
-        """Fetch another task, or the refused one again; in rounds give that up, for which all others would wait."""
-        if self.coordinator.pace.in_rounds and self.coordinator.member(client).receipt is not None:
-            self._settle(lambda: self.transport.leave(client))
-        self._join(client)
+    def _ask_again(self, moment: Moment) -> None:
+        """Fetch another task; the refused one, if it is still open, is withdrawn, so that nobody waits for it."""
+        if self.coordinator.member(moment.client).receipt is not None:
+            self._settle(lambda: self.transport.expire(moment.client, moment.number))
+        self._join(moment.client)
 
     def _wait_for_honest(self) -> None:
         """Count a training that was of no use to honest clients; too many in a row are the end."""
@@ -300,10 +302,12 @@ class Simulation:
     def _settle(self, verb: Callable[[], list[Reply]]) -> None:
         """After any verb: new tasks begin, and whoever's upload was folded or answered is scored."""
         version, turn, rounds = self.coordinator.state.version, self._turn(), self.coordinator.state.rounds
+        before = self.coordinator.notes
         with self.spent.part("folding"):
             replies = verb()
         folded = self.coordinator.state.version > version
-        if folded:
+        aside = "set_aside" in self.coordinator.notes and self.coordinator.notes is not before
+        if folded or aside:
             self.totals = replace(self.totals, notes=_summed(self.totals.notes, self.coordinator.notes))
         self._start(replies)
         if self.evaluation.entries and (folded or replies):
@@ -391,7 +395,7 @@ class Simulation:
     def _coordinator(self, checkpoint: Checkpoint | None) -> Coordinator:
         experiment, model = self.experiment, self.place.model
         options: dict[str, Any] = {"proxies": self.place.proxies, "plan": experiment.training, "record": self._record}
-        options["open_tasks"] = self.open_tasks
+        options |= {"open_tasks": self.open_tasks, "defence": experiment.defence}
         if checkpoint:
             self.open_tasks.update(checkpoint.coordinator.open_tasks)
             snapshot = filled(replace(checkpoint.coordinator, open_tasks={}))
@@ -413,6 +417,8 @@ class Simulation:
             record["evidence"] = dict(event.measured.evidence)
         if event.appraisals:
             record["appraisals"] = dict(event.appraisals)
+        if event.set_aside:
+            record["set_aside"] = dict(event.set_aside)
         self.journal.append(record)
 
     def _begin(self) -> None:

@@ -1,0 +1,182 @@
+"""Bounded influence: how far one upload, and all uploads of one member together, may move a federation.
+
+All bounds are multiples of what is usual: the median over members, each with its newest upload, so that a member who
+floods the server still has one voice. Nothing here has a clock: a budget comes back as others upload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf, isfinite, sqrt
+from typing import Any, Literal
+
+import numpy as np
+
+from artesian.core import ClientId, Ledger, Member, Seen, Task, Upload
+from artesian.engine.admission import clip_upload, origins_of
+from artesian.errors import TooFar, check
+from artesian.params import Layout, Params, distance, norm
+
+REMEMBERED = 101  # members, those with the newest uploads
+KNOWN = 5  # members whose rises must be known before a fold is judged by them
+EXHAUSTED = 0.01  # of a usual change: with less than this left, an upload is set aside
+HARMLESS = 0.02  # of a held-back loss: a rise that is never too far
+BEYOND = 1e6  # of it: a rise that is always too far
+NO_BUDGET = "its member has spent its budget"
+
+
+@dataclass(frozen=True)
+class Defence:
+    """What one member may do to a federation. Every bound is a multiple of what is usual, and 0 turns it off."""
+
+    clip: float = 3.0  # usual changes an upload may bring; longer ones are shortened
+    refuse: float = 100.0  # times the model, or the usual change, beyond which an upload is refused
+    budget: float = 6.0  # usual changes of one member while every other member uploads once, on average
+    samples: float = 3.0  # usual numbers of samples that one member may claim; more count as so many
+    weights: Literal["samples", "equal"] = "samples"  # do members weigh by the samples they claim, or all the same?
+    rise: float = 5.0  # usual rises of a held-back proxy loss beyond which an upload is not folded
+    rise_samples: int = 200  # of every proxy set, by which uploads are judged
+
+    def __post_init__(self) -> None:
+        numbers = (self.clip, self.refuse, self.budget, self.samples, self.rise)
+        rules = {
+            "clip, refuse, budget, samples and rise are finite and at least 0": all(
+                isfinite(number) and number >= 0 for number in numbers
+            ),
+            "weights is samples or equal": self.weights in ("samples", "equal"),
+            "rise_samples is at least 1": self.rise_samples >= 1,
+        }
+        check(self, rules)
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        """Its fields by name."""
+        return asdict(self)
+
+    def counted(self, claimed: int, ledger: Ledger, client: ClientId) -> int:
+        """How many samples count of those that a member claims."""
+        if self.weights == "equal":
+            return min(claimed, 1)
+        usual = lower_median([seen.samples for seen in ledger.seen if seen.client != client and seen.samples])
+        return claimed if not self.samples or usual is None else min(claimed, max(1, int(self.samples * usual)))
+
+    def left(self, ledger: Ledger, member: Member, present: int) -> float:
+        """What is left of a member's budget, in usual changes; without end where it is alone."""
+        if not self.budget or present < 2:
+            return inf
+        return self.budget - self.outstanding(ledger, member, present)
+
+    def outstanding(self, ledger: Ledger, member: Member, present: int) -> float:
+        """What a member has spent and not got back: all of it comes back while every other member uploads once."""
+        others = ledger.uploads - member.spent_at
+        return max(0.0, member.spent - others * self.budget / max(1, present - 1))
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """An upload as it may be folded."""
+
+    upload: Upload
+    length: float = 0.0  # of its longest change
+    spent: float = 0.0  # of its member's budget
+    aside: str = ""  # why it is not folded, if it is not
+
+
+def bounded(
+    defence: Defence, layout: Layout, upload: Upload, task: Task, ledger: Ledger, member: Member, present: int
+) -> Bounded:
+    """An upload whose change is within the bounds; refused where it is absurd, set aside where no budget is left."""
+    origins = origins_of(layout, upload, task)
+    sent = max(length_of(layout, params, origins[k]) for k, params in upload.models.items())
+    size, usual = size_of(layout, task), usual_length(ledger)
+    if defence.refuse:
+        check_size(layout, upload, task, sent, max(size, usual or 0.0), defence.refuse)
+    if not sent:
+        return Bounded(upload)
+    left = defence.left(ledger, member, present)
+    if left < EXHAUSTED:
+        return Bounded(upload, aside=NO_BUDGET)
+    unit = usual or min(sent, size)
+    longest = min(left * unit, inf if not defence.clip else defence.clip * usual if usual else size)
+    within = upload if sent <= longest else clip_upload(layout, upload, origins, longest)
+    return Bounded(within, min(sent, longest), min(sent, longest) / unit)
+
+
+def length_of(layout: Layout, params: Params, origin: Params | None) -> float:
+    """How far a model is from where it began."""
+    return norm(layout, params) if origin is None else distance(layout, params, origin)
+
+
+def size_of(layout: Layout, task: Task) -> float:
+    """The length of the largest model of a task; where all are zero, that of a model whose every entry is 1."""
+    return max((norm(layout, params) for params in task.models.values()), default=0.0) or sqrt(layout.trainable)
+
+
+def usual_length(ledger: Ledger) -> float | None:
+    """The median length of members' newest changes; None while none is known."""
+    return lower_median([seen.length for seen in ledger.seen if seen.length])
+
+
+def usual_rise(ledger: Ledger) -> float | None:
+    """The median size of what members' newest uploads did to a held-back loss; None while few are known."""
+    rises = [seen.rise for seen in ledger.seen if seen.rise is not None]
+    return lower_median(rises) if len(rises) >= KNOWN else None
+
+
+def lower_median(numbers: Sequence[float]) -> float | None:
+    """The median; of an even number the smaller of the two in the middle, so that one of two cannot raise it."""
+    return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else None
+
+
+def noted(ledger: Ledger, client: ClientId, samples: int, length: float = 0.0) -> Ledger:
+    """The ledger with a member's newest numbers; a length of 0 says nothing new."""
+    before = next((seen for seen in ledger.seen if seen.client == client), Seen(client, samples))
+    entry = replace(before, samples=samples, length=length or before.length)
+    others = tuple(seen for seen in ledger.seen if seen.client != client)
+    return replace(ledger, seen=(*others, entry)[-REMEMBERED:])
+
+
+def judged(
+    defence: Defence, ledger: Ledger, rises: Mapping[str, tuple[ClientId, float]]
+) -> tuple[Ledger, dict[str, str]]:
+    """The ledger with what uploads, each of a member, did to a held-back loss; and why some are not folded."""
+    usual = usual_rise(ledger)
+    bound = BEYOND if usual is None else max(HARMLESS, defence.rise * usual)
+    refused = {
+        name: f"it would raise a held-back loss by {rise:.3g} of it, and {bound:.3g} is the most"
+        for name, (_, rise) in rises.items()
+        if rise > bound
+    }
+    sizes = {client: min(abs(rise), bound) for client, rise in rises.values() if rise}
+    seen = tuple(replace(entry, rise=sizes.get(entry.client, entry.rise)) for entry in ledger.seen)
+    return replace(ledger, seen=seen), refused
+
+
+def identity(upload: Upload) -> str:
+    """What an upload is called in an event: no client's id has a slash."""
+    return f"{upload.client}/{upload.number}"
+
+
+def check_size(layout: Layout, upload: Upload, task: Task, sent: float, size: float, times: float) -> None:
+    """Refuse a change beyond so many times the size of the model, or of what is usual; and so for its statistics."""
+    if sent > times * size:
+        raise TooFar(
+            f"The change is {sent:.3g} long, more than {times:g} times the model and the usual change",
+            "Train again at a lower rate, from the model of the task",
+        )
+    count, old = layout.floats - layout.trainable, next(iter(task.models.values()), None)
+    if not count or old is None:
+        return
+    usual = max(_statistics(layout, old), sqrt(count))
+    if any(_statistics(layout, params) > (times + 1) * usual for params in upload.models.values()):
+        raise TooFar(
+            f"The running statistics of the model are more than {times:g} times their size before",
+            "Check the data, then train again",
+        )
+
+
+def _statistics(layout: Layout, params: Params) -> float:
+    """The length of the floating entries that are not trained."""
+    part = params[layout.trainable : layout.floats].astype(np.float64)
+    return sqrt(float(np.square(part, out=part).sum()))

@@ -1,0 +1,382 @@
+"""Bounded influence by hand: usual changes, clips, refusals, budgets, samples, rises; and the same bits in a replay."""
+
+from dataclasses import replace
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+
+from artesian.algorithms import ALGORITHMS, CDFL, Confluence, FedAsync, FedAvg, FedBuff
+from artesian.core import Event, Ledger, Member, Receipt, Seen, Step, Task, Upload
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.defence import (
+    NO_BUDGET,
+    REMEMBERED,
+    Defence,
+    bounded,
+    judged,
+    lower_median,
+    noted,
+    size_of,
+    usual_length,
+    usual_rise,
+)
+from artesian.engine.judge import Judge
+from artesian.errors import StorageError, TooFar
+from artesian.params import Layout, distance, seal
+from artesian.testing import ToyFederation, ToyModel
+
+LAYOUT = ToyModel().layout  # three weights, one running mean, one counter
+PLAIN = Layout.of({"weight": np.zeros(3, np.float32)})
+ALL = Defence()
+
+
+def plain(*numbers: float) -> np.ndarray:
+    return seal(np.array(numbers, np.float32))
+
+
+def ledger(*lengths: float, uploads: int = 0, samples: int = 10) -> Ledger:
+    return Ledger(uploads, tuple(Seen(f"c{i}", samples, length) for i, length in enumerate(lengths)))
+
+
+def sent(change, start=(0, 0, 2), delta: bool = False) -> tuple[Upload, Task]:
+    """An upload with this change, and its task, whose model is 2 long."""
+    given = plain(*start)
+    task = Task({"k0": given}, settings={"delta": delta}, number=1)
+    return Upload("c9", 1, 10, {"k0": plain(*change) if delta else seal(given + plain(*change))}), task
+
+
+def within(change, known: Ledger, member: Member | None = None, present: int = 3, defence=ALL, **how):
+    upload, task = sent(change, **how)
+    return bounded(defence, PLAIN, upload, task, known, member or Member(10), present)
+
+
+def test_the_lower_median_by_hand() -> None:
+    assert lower_median([]) is None
+    assert lower_median([7]) == 7
+    assert lower_median([9, 1]) == 1  # one of two cannot raise it
+    assert lower_median([5, 1, 3]) == 3
+    assert lower_median([4, 1, 3, 2]) == 2
+
+
+def test_a_member_has_one_voice_however_often_it_uploads() -> None:
+    known = ledger(1, 2, 3)
+    for _ in range(200):
+        known = noted(known, "flood", 5, 1e6)
+    assert usual_length(known) == 2
+    assert [seen.client for seen in known.seen] == ["c0", "c1", "c2", "flood"]
+
+
+def test_only_the_newest_members_are_remembered_and_a_join_forgets_no_length() -> None:
+    known = Ledger()
+    for i in range(REMEMBERED + 9):
+        known = noted(known, f"c{i}", 1, 1.0)
+    assert (len(known.seen), known.seen[0].client) == (REMEMBERED, "c9")
+    known = noted(known, "c9", 7)
+    assert known.seen[-1] == Seen("c9", 7, 1.0)
+
+
+def test_a_change_is_clipped_to_three_usual_ones() -> None:
+    known = ledger(0.1, 0.2, 0.3)  # 0.2 is usual: 0.6 at the most
+    assert within((0.5, 0, 0), known).upload.params[0] == np.float32(0.5)
+    found = within((3, 4, 0), known)  # 5 long: 0.6 / 5 of it
+    np.testing.assert_allclose(found.upload.params, [0.36, 0.48, 2], rtol=1e-6)
+    assert (found.length, found.spent) == (pytest.approx(0.6), pytest.approx(3))
+    found = within((3, 4, 0), known, delta=True)
+    np.testing.assert_allclose(found.upload.params, [0.36, 0.48, 0], rtol=1e-6)
+
+
+def test_the_first_change_is_no_longer_than_the_model() -> None:
+    found = within((3, 4, 0), Ledger())
+    np.testing.assert_allclose(found.upload.params, [1.2, 1.6, 2], rtol=1e-6)
+    assert (found.length, found.spent) == (2, 1)
+    found = within((3, 4, 0), Ledger(), start=(0, 0, 0))  # nothing to compare with: as if every entry were 1
+    assert found.length == pytest.approx(sqrt(3))
+    assert size_of(PLAIN, sent((1, 0, 0), start=(0, 0, 0))[1]) == pytest.approx(sqrt(3))
+
+
+@pytest.mark.parametrize("delta", [True, False])
+def test_an_absurd_change_is_refused_in_a_sentence(delta) -> None:
+    assert within((199, 0, 0), Ledger(), delta=delta).length == 2  # the model is 2 long
+    with pytest.raises(TooFar, match="The change is 201 long, more than 100 times the model and the usual change"):
+        within((201, 0, 0), Ledger(), delta=delta)
+    assert within((201, 0, 0), ledger(3, 3, 3), delta=delta).length == 9  # 300 is the most where 3 is usual
+    with pytest.raises(TooFar):
+        within((301, 0, 0), ledger(3, 3, 3), delta=delta)
+
+
+def test_running_statistics_are_bounded_too() -> None:
+    given = LAYOUT.pack({"weight": np.float32([1, 0, 0]), "mean": np.float32([2]), "steps": np.array(7)})
+    near = LAYOUT.pack({"weight": np.float32([1, 0, 0]), "mean": np.float32([190]), "steps": np.array(8)})
+    far = LAYOUT.pack({"weight": np.float32([1, 0, 0]), "mean": np.float32([203]), "steps": np.array(8)})
+    task = Task({"k0": given}, number=1)
+    assert bounded(ALL, LAYOUT, Upload("c", 1, 1, {"k0": near}), task, Ledger(), Member(1), 2).length == 0
+    with pytest.raises(TooFar, match="running statistics"):
+        bounded(ALL, LAYOUT, Upload("c", 1, 1, {"k0": far}), task, Ledger(), Member(1), 2)
+
+
+def test_a_budget_is_spent_and_comes_back_as_others_upload() -> None:
+    known = ledger(1, 1, 1, uploads=10)
+    spent = Member(10, spent=5.0, spent_at=10)
+    assert ALL.left(known, spent, present=4) == 1  # 6 - 5
+    assert within((0, 3, 0), known, spent, present=4).length == 1  # scaled down to what is left
+    known = replace(known, uploads=11)  # one of three others uploaded: a third of 6 comes back
+    assert ALL.left(known, spent, present=4) == 3
+    assert ALL.left(replace(known, uploads=13), spent, present=4) == 6
+    assert ALL.left(replace(known, uploads=99), spent, present=4) == 6  # never more than the whole
+    assert ALL.left(known, spent, present=1) == inf  # nobody to protect
+
+
+def test_without_budget_an_upload_is_set_aside() -> None:
+    known = ledger(1, 1, 1, uploads=10)
+    found = within((0, 1, 0), known, Member(10, spent=6.0, spent_at=10), present=4)
+    assert (found.aside, found.length, found.spent) == (NO_BUDGET, 0, 0)
+    assert within((0, 0, 0), known, Member(10, spent=6.0, spent_at=10), present=4).aside == ""  # it changes nothing
+
+
+@pytest.mark.parametrize("part", ["clip", "refuse", "budget", "samples", "rise"])
+def test_0_turns_a_part_off(part) -> None:
+    off = replace(ALL, **{part: 0.0})
+    known, spent = ledger(1, 1, 1, uploads=10), Member(10, spent=6.0, spent_at=10)
+    assert within((0, 50, 0), known, defence=off).length == (6 if part == "clip" else 3)  # the whole budget, or a clip
+    assert (off.left(known, spent, 4) == inf) == (part == "budget")
+    assert (off.counted(10**9, known, "c9") == 10**9) == (part == "samples")
+    absurd = within((0, 1e9, 0), known, defence=off) if part == "refuse" else None
+    assert absurd is None or absurd.length == 3
+
+
+def test_claimed_samples_count_up_to_three_usual_ones() -> None:
+    known = Ledger(0, (Seen("a", 10), Seen("b", 20), Seen("c", 30), Seen("evil", 1 << 52)))
+    assert ALL.counted(80, known, "a") == 80
+    assert ALL.counted(1 << 52, known, "evil") == 60  # three times 20, whatever it said before
+    assert ALL.counted(1 << 52, Ledger(), "first") == 1 << 52  # nobody to compare with
+    assert replace(ALL, weights="equal").counted(150, known, "a") == 1
+    assert replace(ALL, weights="equal").counted(0, known, "a") == 0
+
+
+def test_rises_are_judged_by_hand() -> None:
+    seen = tuple(Seen(f"c{i}", 10, 1.0, rise) for i, rise in enumerate((0.01, 0.02, 0.03, 0.04, 0.05)))
+    known = Ledger(5, seen)
+    assert usual_rise(known) == 0.03
+    after, refused = judged(ALL, known, {"c0/7": ("c0", 0.14), "c1/3": ("c1", 0.16), "c2/9": ("c2", -0.5)})
+    assert refused == {"c1/3": "it would raise a held-back loss by 0.16 of it, and 0.15 is the most"}
+    assert [entry.rise for entry in after.seen] == [0.14, 0.15, 0.15, 0.04, 0.05]  # none counts for more than the most
+    assert judged(ALL, known, {"c0/7": ("c0", 0.0)})[0] == known  # nothing changed: nothing learnt
+    few = Ledger(4, seen[:4])
+    assert judged(ALL, few, {"c0/7": ("c0", 9.0)})[1] == {}  # too few are known
+    assert list(judged(ALL, few, {"c0/7": ("c0", 1e7)})[1]) == ["c0/7"]
+    calm = Ledger(5, tuple(replace(entry, rise=1e-6) for entry in seen))
+    assert judged(ALL, calm, {"c0/7": ("c0", 0.019)})[1] == {}  # a rise of less than 0.02 harms nobody
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for wrong in ({"clip": -1.0}, {"budget": inf}, {"weights": "size"}, {"rise_samples": 0}):
+        with pytest.raises(ValueError, match="must be"):
+            Defence(**wrong)
+
+
+# in the engine
+
+
+def joined(algorithm, clients: int = 4, defence: Defence | None = ALL, **options) -> ToyFederation:
+    federation = ToyFederation(algorithm, clients, **options)
+    federation.coordinator.defence = defence
+    federation.join_all()
+    return federation
+
+
+def turned(federation: ToyFederation, client: str, times: float) -> Upload:
+    """The upload of a client, its change multiplied."""
+    upload, task = federation.upload_of(client), federation.tasks[client]
+    ((name, params),) = upload.models.items()
+    given = 0 * params if task.settings.get("delta") else task.models[name]
+    return replace(upload, models={name: seal((given + np.float32(times) * (params - given)).astype(np.float32))})
+
+
+def test_an_absurd_upload_changes_nothing_and_its_task_stays_open() -> None:
+    federation = joined(FedAsync())
+    before = federation.coordinator.digest()
+    with pytest.raises(TooFar):
+        federation.coordinator.receive(turned(federation, "c0", 1e6))
+    assert federation.coordinator.digest() == before
+    assert federation.coordinator.receive(federation.upload_of("c0"))
+
+
+def test_a_boosted_upload_is_clipped_and_its_retry_is_still_known() -> None:
+    federation = joined(FedAsync())
+    for _ in range(8):
+        federation.step()
+    usual = usual_length(federation.coordinator.desk.ledger)
+    given = federation.tasks["c0"].models["k0"]
+    upload = turned(federation, "c0", 50)
+    measured = federation.coordinator.measure(upload, federation.coordinator.admit(upload))
+    assert distance(LAYOUT, measured.upload.params, given) == pytest.approx(3 * usual, rel=1e-3)
+    replies = federation.coordinator.upload(measured)
+    assert federation.coordinator.receive(upload) == replies  # a retry of what was sent
+
+
+def test_a_flood_is_set_aside_and_answered() -> None:
+    seen: list[Event] = []
+    federation = joined(FedAsync(), record=None)
+    for client in ("c1", "c2", "c3"):
+        federation.take(federation.coordinator.receive(federation.upload_of(client)))
+    federation.coordinator.record = seen.append
+    for _ in range(30):
+        (reply,) = federation.coordinator.receive(turned(federation, "c0", -3))
+        federation.tasks["c0"] = reply.task
+    aside = [event for event in seen if event.set_aside]
+    assert len(aside) > 15
+    assert set(aside[-1].set_aside.values()) == {NO_BUDGET}
+    assert federation.coordinator.state.members["c0"].set_aside == len(aside)
+    version = federation.coordinator.state.version
+    assert version == 33 - len(aside)
+    federation.take(federation.coordinator.receive(federation.upload_of("c1")))  # another upload: some comes back
+    federation.coordinator.receive(federation.upload_of("c0"))
+    assert federation.coordinator.state.version == version + 2
+
+
+def test_claims_are_capped_where_uploads_are_weighed() -> None:
+    federation = joined(FedAvg(clients_per_round=4))
+    start = federation.coordinator.state.clusters["k0"].params
+    for client in ("c0", "c1", "c2", "c3"):
+        claim = 1 << 50 if client == "c3" else 10
+        upload = replace(federation.upload_of(client), samples=claim)
+        federation.coordinator.receive(upload)
+    assert federation.coordinator.state.members["c3"].samples == 30
+    assert federation.coordinator.state.clusters["k0"].params is not start
+    assert federation.coordinator.state.members["c0"].samples == 10
+
+
+class Crooked(ToyFederation):
+    """A federation one of whose clients sends its changes the wrong way round, thirty times as long."""
+
+    def upload_of(self, client):
+        upload = super().upload_of(client)
+        if client != "c0" or len(upload.models) != 1:
+            return upload
+        ((name, params),) = upload.models.items()
+        models = self.tasks["c0"].models  # one that was trained from several is called otherwise
+        given = 0 * params if self.tasks["c0"].settings.get("delta") else models.get(name, next(iter(models.values())))
+        wrong = given - np.float32(30) * (params - given)
+        wrong[LAYOUT.trainable :] = params[LAYOUT.trainable :]
+        return replace(upload, models={name: seal(wrong.astype(np.float32))})
+
+
+WAYS = [FedAsync(), CDFL(), Confluence(first_pretend=2, pretend=1, pretend_window=3), FedBuff(buffer_size=3)]
+WAYS += [FedAvg(clients_per_round=3), FedBuff(buffer_size=3, aggregate="trimmed")]
+
+
+@pytest.mark.parametrize("algorithm", WAYS, ids=lambda a: f"{a.name}-{WAYS.index(a)}")
+def test_restored_and_replayed_it_has_the_same_bits(algorithm) -> None:
+    """With bounds that bite: uploads are clipped, scaled down and set aside for both reasons."""
+    seen: list[Event] = []
+    tight = Defence(clip=1.5, budget=2.0, rise=1.0)
+    federation = Crooked(algorithm, 6)
+    federation.coordinator.adopt({**federation.coordinator.settings, "defence": tight.tree})
+    federation.join_all()
+    first = federation.coordinator.snapshot()
+    federation.coordinator.record = seen.append
+    for turn in range(60):
+        federation.step()
+        if turn % 7 == 0:
+            federation.restart()
+            federation.coordinator.record = seen.append
+    assert any(event.measured and event.measured.digest for event in seen)
+    if not algorithm.pace().in_rounds:
+        assert any(event.set_aside for event in seen)
+    again = Coordinator.restore(algorithm, first, pace=federation.coordinator.pace)  # no proxies: nothing is measured
+    for event in seen:
+        again.replay(event)
+    assert again.digest() == federation.coordinator.digest()
+    assert again.defence == tight
+
+
+def test_a_fold_that_raises_a_held_back_loss_is_not_made() -> None:
+    seen: list[Event] = []
+    federation = joined(FedAsync(), 8, replace(ALL, clip=0.0, budget=0.0, refuse=0.0))
+    for _ in range(24):
+        federation.step()
+    before = federation.coordinator.state
+    federation.coordinator.record = seen.append
+    (reply,) = federation.coordinator.receive(turned(federation, "c0", -300))
+    (event,) = seen
+    assert event.judged.keys() == event.set_aside.keys() == {f"c0/{reply.task.number - 1}"}
+    assert "held-back loss" in next(iter(event.set_aside.values()))
+    assert federation.coordinator.state.version == before.version
+    assert federation.coordinator.state.clusters == before.clusters
+    losses = federation.coordinator.judge.losses(federation.coordinator.state)
+    assert losses.keys() == {"k0"}
+
+
+def test_uploads_of_a_buffer_are_judged_one_by_one() -> None:
+    seen: list[Event] = []
+    federation = joined(FedBuff(buffer_size=3), 8, replace(ALL, clip=0.0, budget=0.0, refuse=0.0))
+    for _ in range(30):
+        federation.step()
+    federation.coordinator.record = seen.append
+    version = federation.coordinator.state.version
+    for client, times in (("c1", 1), ("c0", -300), ("c2", 1)):
+        federation.coordinator.receive(turned(federation, client, times))
+    *_, last = seen
+    assert [name.split("/")[0] for name in last.judged] == ["c1", "c0", "c2"]
+    assert [name.split("/")[0] for name in last.set_aside] == ["c0"]
+    assert federation.coordinator.state.version == version + 1
+
+
+def test_the_judge_uses_some_samples_and_each_clusters_own() -> None:
+    federation = ToyFederation(CDFL(), 2)
+    judge = Judge(federation.coordinator.proxies, 5, 0)
+    assert [samples.samples for samples in judge._samples.values()] == [5, 5]
+    state = federation.coordinator.state
+    k1 = state.clusters["k1"].params
+    step, other = Step({"k0": k1}), Judge(federation.coordinator.proxies, 5, 0)
+    assert judge.rise(state, step, own=True) != other.rise(state, step, own=False)
+    assert judge.rise(state, Step(), own=True) == 0
+
+
+def test_what_is_measured_may_be_refused_by_the_disk_without_a_trace() -> None:
+    federation = joined(FedAsync())
+    before = federation.coordinator.digest()
+
+    def fail(event: Event) -> None:
+        raise StorageError("the disk is full")
+
+    federation.coordinator.record = fail
+    with pytest.raises(StorageError):
+        federation.coordinator.receive(federation.upload_of("c0"))
+    assert federation.coordinator.digest() == before
+
+
+def test_settings_without_a_defence_are_undefended() -> None:
+    federation = joined(FedAsync())
+    snapshot = federation.coordinator.snapshot()
+    older = {key: value for key, value in snapshot.settings.items() if key != "defence"}
+    restored = Coordinator.restore(FedAsync(), replace(snapshot, settings=older), defence=ALL)
+    assert restored.defence is None
+    restored.adopt({**restored.settings, "defence": ALL.tree})
+    assert restored.defence == ALL
+
+
+def test_receipts_of_uploads_without_models_are_not_measured() -> None:
+    federation = joined(FedAsync())
+    upload = Upload("c0", 1, 10)
+    measured = federation.coordinator.measure(upload, Receipt(1, 0, "train", ()))
+    assert (measured.length, measured.spent, measured.aside) == (0, 0, "")
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_algorithm_is_defended_and_replayed_with_the_same_bits(name) -> None:
+    seen: list[Event] = []
+    algorithm = ALGORITHMS[name]()
+    federation = Crooked(algorithm, 6)
+    federation.coordinator.adopt({**federation.coordinator.settings, "defence": ALL.tree})
+    federation.join_all()
+    first = federation.coordinator.snapshot()
+    federation.coordinator.record = seen.append
+    for _ in range(24):
+        federation.step()
+    again = Coordinator.restore(algorithm, first, pace=federation.coordinator.pace)
+    for event in seen:
+        again.replay(event)
+    assert again.digest() == federation.coordinator.digest()
+    assert name == "local" or federation.coordinator.desk.ledger.uploads
