@@ -51,7 +51,7 @@ ROWS = {
     "disk": Row("P17", "fill points of a small disk", 0, 200),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
     "stops": Row("P19", "SIGTERM at the moment a server says that it serves", 3, 50),
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 16, 16),
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 15, 15),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
     "silent": Row("P25", "silent sockets from eight addresses, beside pollers and one member's long polls", 1100, 5000),
     "forged": Row("P26", "acknowledgements altered or forged", 300, 20_000),
