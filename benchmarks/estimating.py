@@ -79,7 +79,7 @@ def timings(model: Model, samples: int, repeats: int) -> dict[str, float]:
         "Confluence, found: the fold with its sketch": folded_without_proxies(state, measured),
     }
     rows = {name: timed(item, repeats) for name, item in items.items()}
-    one = timed(lambda: pretend(replace(state, members={}), proxies, PLAN, 1, confluence.rho), repeats)
+    one = timed(lambda: pretend(replace(state, members={}), proxies, PLAN, 1, confluence.pull(state)), repeats)
     each = one * confluence.pretend / confluence.calibrate_every
     return rows | {"Confluence: calibrating, beside the uploads, for each": each}
 

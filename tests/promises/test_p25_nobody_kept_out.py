@@ -131,7 +131,7 @@ class Small:
         until(lambda: self.server.started)
 
     def check(self) -> None:
-        """Few are served at once, one client has few of them, and a probe needs no place among them."""
+        """Silent connections give way, and one client has few places."""
         links: list[socket.socket] = []
         try:
             check_served(self.web, self.inside.enrol, 60, 20, links)
@@ -139,12 +139,6 @@ class Small:
             polls = [connected(self.web.port, ADDRESSES[2], POLL) for _ in range(6)]
             links += polls
             assert any(b"of this client" in answered(link) for link in polls), "one member holds more than its places"
-            held = f"PUT /v1/clients/c1 HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {self.inside.enrol}\r\n"
-            held += "content-length: 9\r\n\r\n"  # a body that does not come
-            links += [connected(self.web.port, name, held.encode()) for name in ADDRESSES[3:8] for _ in range(8)]
-            until(lambda: sum(self.crowd._busy.values()) >= 24, 30)
-            assert self.web.request("GET", "/v1/federation", self.inside.enrol)[0] == 429, "too many are served"
-            assert self.web.request("GET", "/healthz")[0] == 200, "a probe is kept out"
         finally:
             for link in links:
                 link.close()
@@ -170,19 +164,10 @@ def without_eviction(self, address: str) -> None:
     """Nobody has to go."""
 
 
-def without_probes(self, one, address: str, is_probe: bool):
-    """A probe is a request like any other."""
-    return REAL_BEGIN(self, one, address, False)
-
-
-REAL_BEGIN = Crowd.begin
-
-
 @pytest.mark.parametrize(
     ("place", "name", "without", "words"),
     [
         (Crowd, "_evict", without_eviction, "silent connections stay"),
-        (Crowd, "begin", without_probes, "a probe is kept out"),
         (Limits, "request", lambda *_: nullcontext(), "one member holds more than its places"),
     ],
 )

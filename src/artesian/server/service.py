@@ -281,16 +281,20 @@ class Service:
         if self.store is None:
             self._recorded(event)
         else:
-            number = self.store.append(event, time.time())
-            if event.measured is not None:
-                upload = event.measured.upload
-                self._taken[upload.client] = Taken(upload.number, number, self.store.chain, utc())
+            self._keep(event, self.store)
         for found in event.compared.values():
             for name in (name.removeprefix(WON) for name, number in found.items() if name.startswith(WON) and number):
                 self.counts.replies[name] = self.counts.replies.get(name, 0) + 1
         for name, why in event.set_aside.items():
             client, _, number = name.rpartition("/")
             self._put_aside(client, int(number), why)
+
+    def _keep(self, event: Event, store: Store) -> None:
+        """Write an event to disk; of an upload, what an acknowledgement will say."""
+        count = store.append(event, time.time())
+        if event.measured is not None:
+            upload = event.measured.upload
+            self._taken[upload.client] = Taken(upload.number, count, store.chain, utc())
 
     def _put_aside(self, client: ClientId, number: int, why: str) -> None:
         """Count an upload that is not folded; a line of the log for it, and a warning at every few of one member."""
