@@ -54,11 +54,7 @@ ROWS = {
     "backups-snapshots": Row("P18", "backups while every upload takes a snapshot", 3, 50),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
     "stops": Row("P19", "SIGTERM at the moment a server says that it serves", 3, 50),
-<<<<<<< HEAD
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 23, 23),
-=======
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 15, 15),
->>>>>>> server
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 22, 22),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
     "hostile": Row("P22", "runs with one hostile client of twenty", 16, 136),
     "formats": Row("P24", "stores of every format that gave the same replies", 8, 8),
