@@ -139,6 +139,9 @@ class Member:
     answered: int = 0  # number of the last upload accepted
     digest: str = ""  # of that upload: a retry has the same one
     present: bool = True
+    quarantined: bool = False  # its uploads are recorded and answered, and not folded
+    revoked: bool = False  # it may not act or join any more
+    reset: bool = False  # its next join brings a new secret
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,10 @@ class Step:
 class Event:
     """One thing that happened to a federation: enough, with the state before it, to get the state after."""
 
-    kind: Literal["join", "upload", "leave", "expiry", "flush", "settings"]
+    kind: Literal[
+        "join", "upload", "leave", "expiry", "flush", "settings",
+        "revoke", "reset", "quarantine", "release", "rollback", "forget",
+    ]  # fmt: skip
     client: ClientId = ""
     samples: int = 0  # of a join
     changed: bool = False  # of a join: the client's data changed since it last joined
@@ -190,6 +196,17 @@ class Event:
     settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters from here on
     compared: Mapping[ClientId, Evidence] = field(default_factory=dict)  # what comparing replies found, by client
     found: Mapping[str, Tree] = field(default_factory=dict)  # what a study found that came into force here
+    act: Act | None = None  # of an operator's act: who, why, and what the federation goes on from
+
+
+@dataclass(frozen=True)
+class Act:
+    """An operator's act: who did it, why, and what comes of it."""
+
+    by: str = ""  # the name of the token
+    why: str = ""
+    to: int = 0  # of a rollback: the event whose state comes back
+    snapshot: Snapshot | None = None  # of a rollback or a forgetting: what the federation goes on from
 
 
 @dataclass(frozen=True)
@@ -401,6 +418,7 @@ class Desk:
     issued: int = 0  # tasks issued so far: it moves on even where the version stands still
     published: Mapping[ClusterId, Cluster] = field(default_factory=dict)  # what tasks show, where that lags behind
     changed_by: Mapping[ClusterId, tuple[ClientId, ...]] = field(default_factory=dict)  # whose folds it hides
+    retired: Mapping[ClientId, Member] = field(default_factory=dict)  # of forgotten members: where their numbers go on
 
 
 @dataclass(frozen=True)

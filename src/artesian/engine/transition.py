@@ -37,6 +37,7 @@ class Change:
     found: Mapping[str, Tree] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
+    gone: tuple[ClientId, ...] = ()  # members who are forgotten
 
     def take(
         self,
