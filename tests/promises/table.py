@@ -48,8 +48,11 @@ ROWS = {
     "limits": Row("P17", "limits on file sizes under a running server", 6, 100),
     "disk": Row("P17", "fill points of a small disk", 0, 200),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 10, 10),
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 15, 15),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
+    "forgotten": Row("P23", "uploads, after which one member of twenty was forgotten", 100, 500),
+    "rollbacks": Row("P23", "rollbacks to an event drawn at random", 6, 200),
+    "acts": Row("P23", "members revoked between two requests, under load", 3, 50),
     "start": Row("start", "starts of the server by its command", 1, 1),
 }
 

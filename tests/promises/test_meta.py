@@ -9,8 +9,13 @@ from promises.federation import SECRET, Server, draws, trained
 from promises.test_p03_refused_changes_nothing import Bench, check_refusals
 from promises.test_p10_bad_credentials import check_routes
 from promises.test_p13_tampering import check_cut, left_behind
+from promises.test_p23_undone import check_forgotten, check_revoked, check_rollbacks
 
 import artesian.engine.coordinator
+import artesian.engine.rebuilding
+import artesian.engine.reverting
+import artesian.server.routes
+from artesian.algorithms import CDFL
 from artesian.server.auth import Auth
 from artesian.server.limits import Limits
 from artesian.server.service import Service
@@ -90,3 +95,30 @@ def test_an_untyped_answer_is_seen() -> None:
     for status, body in ((500, b"Internal Server Error"), (404, b'{"detail": "Not Found"}'), (400, b"")):
         assert untyped(status, body)
     assert untyped(400, b'{"error": "Conflict", "rule": "a", "got": "b", "remedy": "c"}')  # 409, by its kind
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "without", "check"),
+    [
+        (artesian.engine.rebuilding.Rebuilding, "is_left_out", lambda *_: False, check_forgotten),
+        (artesian.engine.coordinator.Coordinator, "sibling", lambda self, *_: self, check_rollbacks),
+        (artesian.engine.reverting, "_reverted", lambda member, then: then or member, check_rollbacks),
+    ],
+)
+def test_without_its_safeguard_nothing_is_undone(tmp_path, promise, monkeypatch, place, name, without, check) -> None:
+    promise("meta")
+    monkeypatch.setattr(place, name, without)
+    with pytest.raises(AssertionError):
+        check(tmp_path / "store", CDFL(), 40)
+
+
+@pytest.mark.parametrize("place", [artesian.engine.coordinator, artesian.server.routes])
+def test_without_the_check_of_its_standing_a_revoked_member_acts(tmp_path, promise, monkeypatch, place) -> None:
+    """The routes and the engine both check: only without the routes' own is a request let in."""
+    promise("meta")
+    monkeypatch.setattr(artesian.server.routes, "check_welcome", nothing)
+    monkeypatch.setattr(place, "check_welcome", nothing)
+    server = Server(tmp_path / "store")
+    with pytest.raises(AssertionError):
+        check_revoked(server, "c0", SECRET)
+    server.close()

@@ -144,6 +144,11 @@ def bad_mixture(bench, rng):
     return bench.send(mixture=rng.choice([{"k9": 0.5}, {"k0": -rng.random() - 1e-9}, {"k0": 1 + rng.random() + 1e-9}]))
 
 
+def not_retained(bench, rng):
+    to = bench.server.store.count + rng.randint(1, 10**9)
+    return bench.server.ask("POST", "/v1/rollback", bench.server.admin, json={"to": to})
+
+
 def unknown_route(bench, rng):
     path = rng.choice(["/", "/v2/federation", "/v1/clients/c0/tasks", "/v1/clients/c0/uploads/1/2", "/admin"])
     return bench.server.ask(rng.choice(["GET", "PUT", "DELETE"]), path, SECRET)
@@ -154,6 +159,7 @@ REASONS = {
     for make in (
         bad_format, unknown_format, bad_client, unauthorized, too_large, too_slow, busy, unknown_client, unknown_task,
         task_closed, conflict, wrong_models, wrong_shape, not_finite, bad_mixture, unknown_route,
+        not_retained,
     )
 }  # fmt: skip
 

@@ -44,7 +44,7 @@ class Rebuilding:
     def __init__(
         self, live: Coordinator, base: Snapshot, gone: Mapping[ClientId, int | None], moments: Collection[int] = ()
     ) -> None:
-        """`gone`: until which event each is left out, None: all of them; `moments`: events that rollbacks go back to."""
+        """`gone`: until which event each is left out (None: for good); `moments`: events that rollbacks go back to."""
         self.gone, self.moments = gone, frozenset(moments)
         self.left_out = 0  # uploads that answer a task which was never given without them
         self._past: dict[int, Snapshot] = {}

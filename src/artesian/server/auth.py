@@ -1,8 +1,8 @@
 """Who may do what: tokens of the operator, secrets of the clients. Only hashes are kept, and none is ever logged.
 
 Whoever holds an enrolment token may join. A client makes a secret before it joins, and acts with it as itself and
-nobody else. An admin token reads the metrics. Tokens live in `tokens.json` beside the store's database, so that the
-operator can make and revoke them while the server runs.
+nobody else. An admin token reads the metrics and acts on members and state. Tokens live in `tokens.json` beside the
+store's database, so that the operator can make and revoke them while the server runs.
 """
 
 from __future__ import annotations
@@ -80,9 +80,15 @@ class Tokens:
 
     def allows(self, text: str, scope: Scope) -> bool:
         """Whether this is the text of a valid token of this scope."""
-        given = fingerprint(text)
-        matches = [hmac.compare_digest(t.hash, given) for t in self.all() if t.scope == scope and not t.revoked]
-        return any(matches)
+        return self.name_of(text, scope) is not None
+
+    def name_of(self, text: str, scope: Scope) -> str | None:
+        """The name of the valid token of this scope that has this text."""
+        given, found = fingerprint(text), None
+        for token in self.all():  # all of them are compared, so that the time says nothing
+            if token.scope == scope and not token.revoked and hmac.compare_digest(token.hash, given):
+                found = token.name
+        return found
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -142,11 +148,7 @@ class Auth:
 
     def is_new(self, client: str, secret: str) -> bool:
         """Whether this client never joined; if it has, its secret must be the same."""
-        if not (16 <= len(secret) <= 200 and secret.isascii() and secret.isprintable()):
-            raise Unauthorized(
-                f"A secret of {len(secret)} characters, or with some that are not ASCII",
-                "Make one of 16 to 200 printable ASCII characters",
-            )
+        _check_secret(secret)
         if client not in self._secrets:
             return True
         if not hmac.compare_digest(self._secrets[client], fingerprint(secret)):
@@ -155,10 +157,22 @@ class Auth:
             )
         return False
 
-    def admit(self, client: str, secret: str) -> None:
-        """Let a client join: remember a new one's secret, check a known one's. In the writer's turn only."""
-        if self.is_new(client, secret):
+    def admit(self, client: str, secret: str, reset: bool = False) -> None:
+        """Let a client join: remember a new one's secret, check a known one's. In the writer's turn only.
+
+        A client that was `reset` brings a new secret, which takes the place of its old one.
+        """
+        if reset:
+            _check_secret(secret)
+            self.store.replace_secret(client, fingerprint(secret))
+            self._secrets[client] = fingerprint(secret)
+        elif self.is_new(client, secret):
             self.keep(client, secret)
+
+    def drop(self, client: str) -> None:
+        """Forget a client's secret."""
+        self.store.drop_secret(client)
+        self._secrets.pop(client, None)
 
     def keep(self, client: str, secret: str) -> None:
         """Remember a new client's secret, durably."""
@@ -171,10 +185,12 @@ class Auth:
         if not hmac.compare_digest(known, fingerprint(credential)):
             raise _unauthorized(credential, "not the secret this client joined with", "its secret")
 
-    def admin(self, credential: str) -> None:
-        """Only the operator."""
-        if not self.tokens.allows(credential, "admin"):
+    def admin(self, credential: str) -> str:
+        """Only the operator: the name of the token."""
+        name = self.tokens.name_of(credential, "admin")
+        if name is None:
             raise _unauthorized(credential, "not a valid admin token", "an admin token")
+        return name
 
     def anybody(self, credential: str) -> None:
         """Whoever may join, and the operator."""
@@ -189,11 +205,14 @@ class NoAuth:
 
     def enrolment(self, credential: str) -> None: ...
 
-    def admit(self, client: str, secret: str) -> None: ...
+    def admit(self, client: str, secret: str, reset: bool = False) -> None: ...
+
+    def drop(self, client: str) -> None: ...
 
     def client(self, credential: str, client: str) -> None: ...
 
-    def admin(self, credential: str) -> None: ...
+    def admin(self, credential: str) -> str:
+        return ""
 
     def anybody(self, credential: str) -> None: ...
 
@@ -201,6 +220,14 @@ class NoAuth:
 def fingerprint(text: str) -> str:
     """The hash of a random secret; long ones need no salt."""
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_secret(secret: str) -> None:
+    if not (16 <= len(secret) <= 200 and secret.isascii() and secret.isprintable()):
+        raise Unauthorized(
+            f"A secret of {len(secret)} characters, or with some that are not ASCII",
+            "Make one of 16 to 200 printable ASCII characters",
+        )
 
 
 def _unauthorized(credential: str, problem: str, wanted: str) -> Unauthorized:

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 from artesian.core import Task
-from artesian.engine.admission import check_client
-from artesian.errors import BadClient, BadFormat, MissingExtra
+from artesian.engine.admission import check_client, check_welcome
+from artesian.errors import BadClient, BadFormat, MissingExtra, Unauthorized
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.limits import Limits
 from artesian.server.log import Receive, Scope, Send
 from artesian.server.messages import etag, read_upload, task_pieces
 from artesian.server.metrics import metrics_text
 from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
+from artesian.server.operator_routes import OperatorRoutes, credential
 from artesian.server.partial_uploads import PartialUploads
 from artesian.server.service import Service
 from artesian.server.settings import Settings
@@ -57,10 +58,11 @@ class Routes:
             ("GET", "/metrics", self.metrics),
         ):
             app.add_api_route(path, route, methods=[method], **described(route.__name__))
+        OperatorRoutes(self.service, self.auth, self.limits).add_to(app)
 
     async def federation(self, request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
-        self.auth.anybody(_credential(request))
+        self.auth.anybody(credential(request))
         state = self.coordinator.state
         about = {
             "format": FORMAT,
@@ -77,18 +79,18 @@ class Routes:
 
     async def join(self, client: str, request: Request) -> Response:
         """Join, or repeat it; the response is the task, or 202 until a round begins."""
-        self.auth.enrolment(_credential(request))
+        self.auth.enrolment(credential(request))
         body = await self.limits.receive_small(request.stream())
         samples, changed, secret = _joining(body, self.auth.needs_secret)
         check_client(client, samples)
-        await self.service.run(lambda: self.auth.admit(client, secret))
+        await self.service.run(lambda: self._admit(client, secret))
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.limits.room(self._response_bytes(client)))
             return await self._respond(client, await self.service.join(client, samples, changed), 202, held)
 
     async def task(self, client: str, request: Request, wait: Seconds = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
-        self.auth.client(_credential(request), client)
+        self._check_client(request, client)
         number = await self.service.wait(client, min(_seconds(wait), self.settings.longest_wait))
         if number is None:
             return Response(status_code=204)
@@ -101,7 +103,7 @@ class Routes:
 
     async def upload(self, client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded response."""
-        self.auth.client(_credential(request), client)
+        self._check_client(request, client)
         at = _number(number)
         async with AsyncExitStack() as held:
             entered = self.limits.upload(client, request.headers, self._response_bytes(client))
@@ -112,7 +114,7 @@ class Routes:
 
     async def offset(self, client: str, number: Number, request: Request) -> Response:
         """How much of an upload that broke off is here."""
-        self.auth.client(_credential(request), client)
+        self._check_client(request, client)
         part = self.partial_uploads.find(client, _number(number))
         headers = {"upload-offset": str(part.size if part else 0)}
         if part:
@@ -121,13 +123,13 @@ class Routes:
 
     async def leave(self, client: str, request: Request) -> Response:
         """Leave."""
-        self.auth.client(_credential(request), client)
+        self._check_client(request, client)
         await self.service.leave(client)
         return Response(status_code=204)
 
     async def description(self, request: Request) -> JSONResponse:
         """This interface in OpenAPI's words."""
-        self.auth.anybody(_credential(request))
+        self.auth.anybody(credential(request))
         return JSONResponse(completed(request.app.openapi()))
 
     async def healthy(self) -> JSONResponse:
@@ -141,10 +143,23 @@ class Routes:
 
     async def metrics(self, request: Request) -> PlainTextResponse:
         """Counters for Prometheus."""
-        self.auth.admin(_credential(request))
+        self.auth.admin(credential(request))
         return PlainTextResponse(metrics_text(self.service, self.limits))
 
     # inside
+
+    def _check_client(self, request: Request, client: str) -> None:
+        """Only the client itself, as long as it is welcome and has no new secret to bring."""
+        self.auth.client(credential(request), client)
+        member = self.coordinator.known(client)
+        check_welcome(client, member)
+        if member is not None and member.reset:
+            raise Unauthorized(f"The operator reset client {client}", "Join again with a new secret")
+
+    def _admit(self, client: str, secret: str) -> None:
+        member = self.coordinator.known(client)
+        check_welcome(client, member)
+        self.auth.admit(client, secret, member is not None and member.reset)
 
     def _models(self) -> int:
         """How many models an upload may carry now."""
@@ -183,12 +198,6 @@ class TaskResponse(Response):
                     await send({"type": "http.response.body", "body": bytes(piece[at : at + CHUNK]), "more_body": True})
                     await asyncio.sleep(0)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _credential(request: Request) -> str:
-    """The bearer token of a request; empty where there is none."""
-    kind, _, text = request.headers.get("authorization", "").partition(" ")
-    return text.strip() if kind.lower() == "bearer" and text.isascii() else ""
 
 
 def _number(text: str) -> int:

@@ -22,6 +22,7 @@ from artesian.server.auth import Auth, Tokens
 from artesian.server.federation import Federation
 from artesian.server.log import start_logging
 from artesian.server.measuring import measured_in
+from artesian.server.operating import describe_member, reach_of
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
@@ -51,7 +52,7 @@ def run(
             federation,
             store,
             snapshot_every=settings.snapshot_every,
-            keep_uploads=settings.keep_uploads,
+            retain=settings.retention,
             measurers=settings.measurers,
             measure=measured_in(pool) if pool else None,
             report=say,
@@ -130,27 +131,19 @@ def first_tokens(folder: Path) -> Tokens:
 
 def describe(folder: Path) -> dict[str, Any]:
     """What a store holds, for people and scripts."""
-    about, count, done, snapshot, events = read_store(folder)
+    about, count, done, snapshot, events, reach = read_store(folder, reach_of)
     state = snapshot.state
     return {
         **about,
         "events": count,
         "snapshot_at": done,
         "version": state.version,
+        "rollback_from": reach.rollback_from,
+        "forget_from": reach.forget_from,
         "clusters": [
             {"name": k, "updated": c.updated, "updates": c.updates, "loss": c.loss} for k, c in state.clusters.items()
         ],
-        "members": [
-            {
-                "client": client,
-                "samples": m.samples,
-                "answered": m.answered,
-                "open": m.receipt.number if m.receipt else None,
-                "present": m.present,
-                "mixture": m.mixture,
-            }
-            for client, m in sorted(state.members.items())
-        ],
+        "members": [describe_member(client, member) for client, member in sorted(state.members.items())],
         "last": [{"kind": event["kind"], "client": event["client"]} for event in events],
     }
 

@@ -20,6 +20,7 @@ from artesian.server.federation import Federation
 from artesian.server.log import CLUSTERS, STUDIES
 from artesian.server.studies import Studies
 from artesian.storage.failpoints import reach
+from artesian.storage.retention import ALL, NOTHING, Retention
 from artesian.storage.store import Store
 
 T = TypeVar("T")
@@ -49,13 +50,15 @@ class Service:
         *,
         snapshot_every: int = 100,
         keep_uploads: bool = False,
+        retain: Retention = NOTHING,
         measurers: int = 2,
         measure: Measure | None = None,
         studies: Studies | None = None,
     ) -> None:
         """`measure` measures uploads elsewhere, in place of this process's own threads."""
         self.coordinator, self.store = coordinator, store
-        self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
+        self.snapshot_every, self.retain = snapshot_every, ALL if keep_uploads else retain
+        self.holding = False  # while a past state is rebuilt, nothing is dropped
         self.counts, self._measure = Counts(), measure
         self._since_snapshot = 0
         self._writer = ThreadPoolExecutor(1, "writer")
@@ -87,6 +90,8 @@ class Service:
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)
+        for client in set(coordinator.desk.retired) & set(store.secrets()):  # a crash came before they were dropped
+            store.drop_secret(client)
         service = cls(coordinator, store, studies=studies, **options)
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         coordinator.begin_study()  # again, if one was under way
@@ -182,6 +187,15 @@ class Service:
     def _own(self, client: ClientId, replies: list[Reply]) -> Task | None:
         return next((reply.task for reply in replies if reply.client == client), None)
 
+    async def act(self, change: Callable[[], T]) -> T:
+        """Do what an operator wants, in the writer's turn, and wake those who wait for a task."""
+        return await self._fold(change)
+
+    def save(self) -> None:
+        """Take a snapshot now; in the writer's turn only."""
+        if self.store is not None:
+            self._save()
+
     async def _fold(self, change: Callable[[], T]) -> T:
         """Make a change that may fold, with a snapshot when one is due, and wake those who wait for a task."""
         result = await self.run(partial(self._then_snapshot, change))
@@ -212,7 +226,7 @@ class Service:
 
     def _save(self) -> None:
         assert self.store is not None
-        self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
+        self.store.save(self.coordinator.snapshot(tasks=False), retain=ALL if self.holding else self.retain)
         self._since_snapshot = 0
         self.counts.snapshots += 1
 

@@ -72,7 +72,7 @@ class OpenTasks(MutableMapping[ClientId, Task]):
     def fill(self, records: Mapping[ClientId, Tree], blobs: Blobs) -> None:
         """Take over a snapshot's tasks; each array is checked against its name."""
         for client, record in records.items():
-            for name in _names(record):
+            for name in names_in(record):
                 blobs.get(name)
                 self._blobs.adopt(name, blobs)
             self._keep(client, record)
@@ -82,10 +82,10 @@ class OpenTasks(MutableMapping[ClientId, Task]):
 
     def _keep(self, client: ClientId, record: Tree) -> None:
         self._records[client] = record
-        self._uses.update(_names(record))
+        self._uses.update(names_in(record))
 
     def _forget(self, record: Tree) -> None:
-        for name in _names(record):
+        for name in names_in(record):
             self._uses[name] -= 1
             if not self._uses[name]:
                 del self._uses[name]
@@ -93,7 +93,7 @@ class OpenTasks(MutableMapping[ClientId, Task]):
                     self._blobs.drop(name)
 
 
-def _names(record: Tree) -> list[str]:
+def names_in(record: Tree) -> list[str]:
     """The arrays a record mentions."""
     found: list[str] = []
     gather(record, "$blob", found.append)

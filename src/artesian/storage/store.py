@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from artesian.storage.codec import FORMAT, check_format, from_tree, gather, scat
 from artesian.storage.failpoints import reach
 from artesian.storage.files import lock_file, storage, sync_folder, write_file
 from artesian.storage.older import translated
-from artesian.storage.open_tasks import OpenTasks
+from artesian.storage.open_tasks import OpenTasks, names_in
+from artesian.storage.retention import ALL, NOTHING, Recorded, Retention, kept_snapshots
 
 try:
     import sqlalchemy as sql
@@ -61,6 +62,7 @@ SECRETS = sql.Table(
 )
 SHARED = {"check_same_thread": False}  # opened by one thread, written by another, never by two at once
 SLOT = 128  # bytes of one half of the mark
+T = TypeVar("T")
 
 
 class Store:
@@ -71,6 +73,9 @@ class Store:
         self.folder = folder
         self.count, self.chain = 0, ""  # events so far, and the digest of them all
         self._sound = True  # mark and database agree
+        self._past: dict[int, Recorded] = {}  # events behind the newest snapshot, as far as they were asked for
+        self._bases: dict[int, set[str]] = {}  # the arrays that each older snapshot needs, without open tasks
+        self._acts: dict[int, tuple[str, str, int]] = {}  # of the operator: kind, client, event gone back to
         self._held = ExitStack()  # everything to close
         self._rollback: Callable[[], None] = lambda: None  # of the database, once it is open
         with self._held:
@@ -92,6 +97,8 @@ class Store:
         self._sound = False
         self._set_mark(number, chain)
         self.count, self.chain, self._sound = number, chain, True
+        if event.act is not None:
+            self._acts[number] = event.kind, event.client, event.act.to
         reach("between-mark-and-change")
         return number
 
@@ -112,29 +119,139 @@ class Store:
             self._db.rollback()
         return [json.loads(record) for record in reversed(records)]
 
-    def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
-        """Write a snapshot with the open tasks, then drop what only older ones needed.
+    def save(self, snapshot: Snapshot, *, keep_uploads: bool = False, retain: Retention = NOTHING) -> None:
+        """Write a snapshot with the open tasks, then drop what is not needed any more.
 
-        Raw uploads before it are dropped too, unless `keep_uploads`.
+        Older snapshots, and the uploads after them, stay within the bounds of `retain`; all with `keep_uploads`.
         """
         assert not snapshot.open_tasks, "open tasks are kept in open_tasks"
-        names = self.open_tasks.settle(self.blobs)
+        retain = ALL if keep_uploads else retain
+        names: set[str] = set()
 
         def put(path: str, array: np.ndarray) -> Tree:
             names.add(name := self.blobs.put(array))
             return {"$blob": name}
 
-        record = to_json({**scatter(to_tree(snapshot), put), "open_tasks": self.open_tasks.records})
+        scattered = scatter(to_tree(snapshot), put)
+        tasks = self.open_tasks.settle(self.blobs)
+        record = to_json({**scattered, "open_tasks": self.open_tasks.records})
+        kept = self._kept(retain)
         reach("between-blobs-and-snapshot")
         row = {"events": self.count, "record": record, "chain": self.chain}
         with self._database():
             self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events == self.count))
             self._db.execute(SNAPSHOTS.insert().values(**row, digest=_chained(self.chain, record)))
-            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events < self.count))
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events.not_in([*kept, self.count])))
             self._db.commit()
         reach("between-snapshot-and-cleaning")
-        if not keep_uploads:
-            self.blobs.keep(names)
+        self._bases = {at: found for at, found in self._bases.items() if at in kept} | {self.count: names}
+        if retain != ALL:
+            self.blobs.keep(names | tasks | self._needed(kept))
+
+    def forget(self, client: str, clean: int) -> None:
+        """After a member was forgotten: drop its secret, and the older snapshots that hold something of it.
+
+        Those up to the event `clean` do not. What it uploaded goes with the next snapshot, or `purge`.
+        """
+        self.drop_secret(client)
+        with self._database():
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events > clean))
+            self._db.commit()
+
+    def purge(self) -> None:
+        """Drop what members uploaded who were forgotten, however much is retained."""
+        forgotten, theirs, used = self.forgotten(), set[str](), self.open_tasks.settle(self.blobs)
+        for number, record in self._records(0, self.count):
+            told = json.loads(record)
+            (theirs if number < forgotten.get(told["client"], 0) else used).update(names_in(told))
+        for name in theirs.difference(used, *(self._names_of(at) for at in self.snapshots())):
+            self.blobs.drop(name)
+
+    def snapshots(self) -> list[int]:
+        """After which events there is a snapshot."""
+        with self._database():
+            found = self._db.execute(sql.select(SNAPSHOTS.c.events).order_by(SNAPSHOTS.c.events)).scalars().all()
+            self._db.rollback()
+        return list(found)
+
+    def snapshot(self, at: int) -> Snapshot:
+        """The snapshot after this event, without open tasks."""
+        value: Snapshot = self._value(Snapshot, {**self._snapshot_record(at), "open_tasks": {}})
+        return value
+
+    def numbered(self, after: int, upto: int) -> list[tuple[int, Event]]:
+        """The events of these numbers that can still be read: not those of a member before it was forgotten."""
+        forgotten = self.forgotten()
+        records = [(number, json.loads(record)) for number, record in self._records(after, upto)]
+        return [
+            (number, self._value(Event, record))
+            for number, record in records
+            if number >= forgotten.get(record["client"], 0)
+        ]
+
+    def forgotten(self) -> dict[str, int]:
+        """Every member that was forgotten, and the number of that event."""
+        return {client: number for number, (kind, client, _) in self._acts.items() if kind == "forget"}
+
+    def rollbacks(self) -> set[int]:
+        """The events that rollbacks went back to."""
+        return {to for kind, _, to in self._acts.values() if kind == "rollback"}
+
+    def without(self, client: str) -> int | None:
+        """The newest snapshot before any upload of this client, by its event; None: there is none any more."""
+        for at in reversed(self.snapshots()):
+            member = self._snapshot_record(at)["state"]["members"].get(client)
+            if member is None or not member["answered"]:
+                return at
+        return None
+
+    def _records(self, after: int, upto: int) -> list[tuple[int, str]]:
+        query = sql.select(EVENTS.c.number, EVENTS.c.record).where(EVENTS.c.number > after, EVENTS.c.number <= upto)
+        with self._database():
+            rows = self._db.execute(query.order_by(EVENTS.c.number)).all()
+            self._db.rollback()
+        return [(row.number, row.record) for row in rows]
+
+    def _kept(self, retain: Retention) -> list[int]:
+        """Which older snapshots stay when there is one of now."""
+        if retain == NOTHING:
+            return []
+        taken = [at for at in self.snapshots() if at < self.count]
+        past = [] if retain == ALL or not taken else self._recorded(taken[0])
+        return kept_snapshots(taken, past, self.count, retain)
+
+    def _recorded(self, after: int) -> list[Recorded]:
+        """What the events after this one keep on disk."""
+        known = max(self._past, default=after)
+        if not self._past or min(self._past) > after + 1:
+            self._past, known = {}, after
+        for number, record in self._records(known, self.count):
+            told = json.loads(record)
+            names = tuple(names_in(told))
+            size = sum(map(self.blobs.size, names))
+            self._past[number] = Recorded(number, told["client"], told["kind"] == "upload", names, size)
+        self._past = {number: event for number, event in self._past.items() if number > after}
+        return list(self._past.values())
+
+    def _needed(self, kept: list[int]) -> set[str]:
+        """The arrays of older snapshots and of the events after the first of them, but for the forgotten."""
+        forgotten, names = self.forgotten(), set[str]()
+        for event in self._recorded(min(kept, default=self.count)):
+            if event.number >= forgotten.get(event.client, 0):
+                names.update(event.names)
+        return names.union(*(self._names_of(at) for at in kept))
+
+    def _names_of(self, at: int) -> set[str]:
+        """The arrays of the snapshot after this event, without its open tasks."""
+        if at not in self._bases:
+            self._bases[at] = set(names_in({**self._snapshot_record(at), "open_tasks": {}}))
+        return self._bases[at]
+
+    def _snapshot_record(self, at: int) -> dict[str, Any]:
+        with self._database():
+            record = self._db.execute(sql.select(SNAPSHOTS.c.record).where(SNAPSHOTS.c.events == at)).scalar_one()
+            self._db.rollback()
+        return dict(translated(Snapshot, json.loads(record)))
 
     def latest(self) -> tuple[int, Snapshot] | None:
         """The newest snapshot, with the number of events before it; its open tasks go to `open_tasks`."""
@@ -162,6 +279,18 @@ class Store:
         with self._database():
             row = {"client": client, "hash": digest, "digest": _chained(client, digest)}
             self._db.execute(SECRETS.insert().values(**row))
+            self._db.commit()
+
+    def replace_secret(self, client: str, digest: str) -> None:
+        """Put another secret in place of a client's, at once or not at all."""
+        with self._database():
+            self._db.execute(SECRETS.delete().where(SECRETS.c.client == client))
+            self.add_secret(client, digest)
+
+    def drop_secret(self, client: str) -> None:
+        """Forget a client's secret."""
+        with self._database():
+            self._db.execute(SECRETS.delete().where(SECRETS.c.client == client))
             self._db.commit()
 
     def about(self) -> dict[str, Any]:
@@ -242,12 +371,19 @@ class Store:
                 raise self._damaged(f"event {self.count} does not follow from the one before")
             if self.count == marked and self.chain != expected:
                 raise self._damaged(f"event {marked} is not the one the mark knows")
+            if '"act":{' in row.record:
+                self._note(self.count, json.loads(row.record))
             stands = snapshots.pop(self.count, None)
             if stands and (stands.chain, stands.digest) != (self.chain, _chained(self.chain, stands.record)):
                 raise self._damaged(f"the snapshot after event {self.count} was altered")
         stands = snapshots.pop(0, None)
         if snapshots or (stands and stands.digest != _chained(genesis, stands.record)):
             raise self._damaged("the events before a snapshot are missing")
+
+    def _note(self, number: int, record: Mapping[str, Any]) -> None:
+        """Remember an operator's act."""
+        if record["act"] is not None:
+            self._acts[number] = record["kind"], record["client"], record["act"]["to"]
 
     def _check_mark(self) -> None:
         """The database must hold every event up to the mark; one more may have come just before a crash."""
@@ -334,8 +470,11 @@ def _genesis(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode()).hexdigest()
 
 
-def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[dict[str, Any]]]:
-    """A store that no server uses: about, number of events, events before the newest snapshot, it, last events."""
+def read_store(
+    folder: Path, ask: Callable[[Store], T]
+) -> tuple[dict[str, Any], int, int, Snapshot, list[dict[str, Any]], T]:
+    """A store that no server uses: about, number of events, events before the newest snapshot, it, last events; and
+    what `ask` finds in it."""
     database = folder / "artesian.db"
     if not database.exists():
         raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the --store folder of a server")
@@ -352,6 +491,6 @@ def read_store(folder: Path) -> tuple[dict[str, Any], int, int, Snapshot, list[d
         if latest is None:
             raise SettingError(f"No snapshot in the store {folder} yet", "Start its server once")
         done, snapshot = latest
-        return store.about(), store.count, done, snapshot, store.last(5)
+        return store.about(), store.count, done, snapshot, store.last(5), ask(store)
     finally:
         store.close()
