@@ -1,4 +1,4 @@
-"""P23: every act of a member can be undone: forgotten, rolled back, revoked. The chain only grows, and so do numbers."""
+"""P23: every act of a member can be undone: forgotten, rolled back, revoked. The chain and the numbers only grow."""
 
 import threading
 import time
@@ -176,7 +176,8 @@ class Stubborn(Client):
         try:
             super().cycle()
         except AssertionError as error:
-            assert error.args[0][0] == 401, error
+            if error.args[0][0] != 401:
+                raise
             self.refused += 1
             time.sleep(0.01)
 
