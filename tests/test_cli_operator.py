@@ -66,7 +66,7 @@ def test_every_command_on_a_running_server(served, tmp_path) -> None:
         run("members", "revoke", "nobody", *there)
     with pytest.raises(Unauthorized, match="not a valid admin token"):
         run("forget", "c0", *there[:2], "--token", "wrong")
-    with pytest.raises(SettingError, match="No member is called 'nobody'"):
+    with pytest.raises(UnknownClient):
         run("members", "show", "nobody", *there)
 
 
@@ -78,6 +78,9 @@ def test_every_command_on_a_stopped_store(served, tmp_path, monkeypatch) -> None
     (tmp_path / "served.py").write_text(APP)
     there = ["--store", "store", "--federation", "served:federation"]
     assert [row["client"] for row in json.loads(run("members", "list", *there[:2], "--json"))] == ["c0", "c1"]
+    with pytest.raises(SettingError, match="No member is called 'nobody'"):
+        run("members", "show", "nobody", *there[:2])
+    assert json.loads(run("members", "show", "c1", *there[:2]))["answered"] == 3
     run("models", "export", "store", "models.safetensors")
     assert "k0/weight" in load_file(tmp_path / "models.safetensors")
     assert json.loads(run("members", "quarantine", "c0", *there))["event"] == 9

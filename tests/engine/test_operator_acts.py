@@ -77,6 +77,9 @@ def test_a_revoked_member_can_neither_upload_nor_join_until_it_is_reset() -> Non
         toy.coordinator.join("c1", 5)
     toy.coordinator.change_standing("reset", "c1", WHO)
     assert toy.coordinator.member("c1").reset
+    toy.coordinator.change_standing("revoke", "c1", WHO)  # once more, before it came back
+    assert not toy.coordinator.member("c1").reset
+    toy.coordinator.change_standing("reset", "c1", WHO)
     (reply,) = toy.coordinator.join("c1", 5)
     assert reply.task.number == number + 1
     assert not toy.coordinator.member("c1").reset

@@ -270,8 +270,9 @@ def opened(busy: Busy, client: str) -> bool:
 def test_a_crash_just_after_a_forgetting_loses_nothing_of_it(tmp_path, monkeypatch) -> None:
     busy = Busy(tmp_path / "store")
     busy.work(8)
+    theirs = blobs_of(busy.store, "c1")
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "forget", broken)
+        patch.setattr(Store, "drop_snapshots_of", broken)
         with pytest.raises(RuntimeError, match="a crash"):
             busy.act("/v1/members/c1/forget")
     before = busy.digest()
@@ -282,6 +283,7 @@ def test_a_crash_just_after_a_forgetting_loses_nothing_of_it(tmp_path, monkeypat
     again = Server(tmp_path / "store", retain=ALL)
     assert again.digest() == before
     assert "c1" not in again.store.secrets()
+    assert theirs and not theirs & {path.stem for path in (tmp_path / "store" / "blobs").iterdir()}
     again.close()
 
 

@@ -33,17 +33,18 @@ def test_other_texts_are_refused(text) -> None:
 
 
 def test_snapshots_stay_from_which_all_is_within_bounds() -> None:
-    taken, past = [0, 10, 20, 30], recorded(30)
+    taken, past = dict.fromkeys([0, 10, 20, 30], 0), recorded(30)
     assert kept_snapshots(taken, past, 30, Retention(uploads=15)) == [20]
     assert kept_snapshots(taken, past, 30, Retention(bytes=200)) == [10, 20]
     assert kept_snapshots(taken, past, 30, Retention(events=30)) == [0, 10, 20]
     assert kept_snapshots(taken, past, 30, Retention(uploads=30, bytes=100)) == [20]
     assert kept_snapshots(taken, past, 30, NOTHING) == []
+    assert kept_snapshots({**taken, 20: 99}, past, 30, Retention(bytes=200)) == [20]  # its own models count, too
 
 
 def test_the_number_of_snapshots_is_bounded() -> None:
     kept: list[int] = []
     for last in range(10, 5000, 10):
-        kept = [*kept_snapshots(kept, [], last, ALL), last]
+        kept = [*kept_snapshots(dict.fromkeys(kept, 0), [], last, ALL), last]
         assert len(kept) <= 18
         assert kept[0] == 10

@@ -133,10 +133,8 @@ def show_member(
     ca: Authority = None,
 ) -> None:
     """Show one member as JSON."""
-    rows = [row for row in _members(Target(server, store, None, token, token_file, ca)) if row["client"] == client]
-    if not rows:
-        raise SettingError(f"No member is called {client!r}", "List them: artesian members list")
-    sys.stdout.write(json.dumps(rows[0], indent=2) + "\n")
+    target = Target(server, store, None, token, token_file, ca)
+    sys.stdout.write(json.dumps(_member(target, client), indent=2) + "\n")
 
 
 def _judging(kind: Any, sentence: str) -> Callable[..., None]:
@@ -235,6 +233,15 @@ def _stored_models(store: Path) -> bytes:
         out.print(f"the models after event {done} of {count}: the newest snapshot; start and stop the server for later")
     told = {"algorithm": about["algorithm"], "layout": about["layout"]}
     return models_file(snapshot.state, done, told)
+
+
+def _member(target: Target, client: str) -> Any:
+    if target.server is not None:
+        return json.loads(target.ask("GET", f"/v1/members/{quote(client, safe='')}"))
+    found = [row for row in _members(target) if row["client"] == client]
+    if not found:
+        raise SettingError(f"No member is called {client!r}", "List them: artesian members list")
+    return found[0]
 
 
 def _members(target: Target) -> list[dict[str, Any]]:

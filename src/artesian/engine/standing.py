@@ -13,7 +13,7 @@ from artesian.errors import UnknownClient
 Standing = Literal["revoke", "reset", "quarantine", "release"]
 HOLDS: Mapping[Standing, Callable[[Member], bool]] = {
     "revoke": lambda member: member.revoked,
-    "reset": lambda member: member.reset,
+    "reset": lambda member: member.reset and not member.revoked,
     "quarantine": lambda member: member.quarantined,
     "release": lambda member: not member.quarantined,
 }
@@ -45,7 +45,7 @@ def take_out(change: Change, client: ClientId) -> None:
 def _judged(member: Member, kind: Standing) -> Member:
     match kind:
         case "revoke":
-            return replace(member, revoked=True)
+            return replace(member, revoked=True, reset=False)
         case "reset":
             return replace(member, revoked=False, reset=True)
         case _:

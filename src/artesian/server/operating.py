@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,9 +17,8 @@ from artesian.core import Act, ClientId, Event, Member
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.rebuilding import Rebuilding
 from artesian.engine.standing import Standing
-from artesian.errors import NotRetained
+from artesian.errors import NotRetained, StorageError
 from artesian.server.service import Service
-from artesian.storage.retention import NOTHING
 from artesian.storage.store import Store
 
 BATCH = 20  # events read at once, each with its models
@@ -77,7 +76,8 @@ class Operator:
     def _roll_back(self, past: Coordinator, act: Act) -> dict[str, Any]:
         self.coordinator.rollback(past.snapshot(tasks=False), act)
         event = self._count()
-        self.service.save()
+        with suppress(StorageError):  # the rollback is safe in its event
+            self.service.save()
         return {"event": event, "to": act.to, "version": self.coordinator.state.version}
 
     async def forget(self, client: ClientId, act: Act) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Operator:
             done = base
             while store.count - done > BATCH or done == base < store.count:
                 done = await self._feed(store, rebuilt.feed, done, store.count)
-            return await self.service.act(partial(self._forget, store, client, rebuilt, base, done, act))
+            return await self.service.act(partial(self._forget, store, client, rebuilt, done, act))
 
     def _clean_base(self, store: Store, client: ClientId) -> int:
         base, since = store.without(client), min(store.snapshots())
@@ -102,20 +102,13 @@ class Operator:
             )
         return base
 
-    def _forget(
-        self, store: Store, client: ClientId, rebuilt: Rebuilding, base: int, done: int, act: Act
-    ) -> dict[str, Any]:
+    def _forget(self, store: Store, client: ClientId, rebuilt: Rebuilding, done: int, act: Act) -> dict[str, Any]:
         for number, event in store.numbered(done, store.count):  # what came meanwhile
             rebuilt.feed(number, event)
         self.coordinator.forget(client, rebuilt.snapshot(), act)
-        at = store.count
-        store.forget(client, base)
-        self.service.holding = False
-        if self.coordinator.pace.in_rounds:  # another forgetting would need the uploads that go now
-            store.save(self.coordinator.snapshot(tasks=False), retain=NOTHING)
-        else:
-            self.service.save()
-        store.purge()
+        at, self.service.holding = store.count, False
+        with suppress(StorageError):  # it is forgotten already; the next start drops what is left
+            self.service.clean_up(client)
         return {"event": at, "left_out": rebuilt.left_out, "version": self.coordinator.state.version}
 
     # inside

@@ -90,11 +90,11 @@ class Service:
             coordinator = Coordinator.restore(federation.algorithm, snapshot, **own)
         for event in _counted(store.events(done), store.count - done, report):
             coordinator.replay(event)
-        for client in set(coordinator.desk.retired) & set(store.secrets()):  # a crash came before they were dropped
-            store.drop_secret(client)
         service = cls(coordinator, store, studies=studies, **options)
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         coordinator.begin_study()  # again, if one was under way
+        for client in sorted(set(coordinator.desk.retired) & set(store.secrets())):
+            service.clean_up(client)  # a crash came just after it was forgotten
         for line in service._told():
             report(line)
         return service
@@ -195,6 +195,15 @@ class Service:
         """Take a snapshot now; in the writer's turn only."""
         if self.store is not None:
             self._save()
+
+    def clean_up(self, client: ClientId) -> None:
+        """Drop what is left of a member who was forgotten, its secret last; in the writer's turn only."""
+        assert self.store is not None
+        self.store.drop_snapshots_of(client)
+        rounds = self.coordinator.pace.in_rounds  # another forgetting would need the uploads that go now
+        self.store.save(self.coordinator.snapshot(tasks=False), retain=NOTHING if rounds else self.retain)
+        self.store.purge()
+        self.store.drop_secret(client)
 
     async def _fold(self, change: Callable[[], T]) -> T:
         """Make a change that may fold, with a snapshot when one is due, and wake those who wait for a task."""

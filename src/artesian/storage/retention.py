@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -63,14 +63,16 @@ class Recorded:
     size: int  # of them, in bytes
 
 
-def kept_snapshots(taken: Sequence[int], past: Iterable[Recorded], last: int, retain: Retention) -> list[int]:
-    """Which older snapshots stay: those from which all that came since is within bounds, and not too near together."""
-    events = sorted(past, key=lambda event: event.number)
-    kept: list[int] = []
+def kept_snapshots(taken: Mapping[int, int], past: Iterable[Recorded], last: int, retain: Retention) -> list[int]:
+    """Which older snapshots stay: those from which all that came since is within bounds, and not too near together.
+
+    `taken` says how many bytes the arrays of each take, by the event that it follows.
+    """
+    events, kept = list(past), list[int]()
     for at in sorted(taken):
         since = [event for event in events if event.number > at]
-        uploads, size = sum(event.upload for event in since), sum(event.size for event in since)
-        if at < last and retain.allows(uploads, size, last - at):
+        size = sum(event.size for event in since) + sum(own for other, own in taken.items() if at <= other < last)
+        if at < last and retain.allows(sum(event.upload for event in since), size, last - at):
             kept.append(at)
     return _thinned(kept, last)
 

@@ -148,14 +148,12 @@ class Store:
         if retain != ALL:
             self.blobs.keep(names | tasks | self._needed(kept))
 
-    def forget(self, client: str, clean: int) -> None:
-        """After a member was forgotten: drop its secret, and the older snapshots that hold something of it.
-
-        Those up to the event `clean` do not. What it uploaded goes with the next snapshot, or `purge`.
-        """
-        self.drop_secret(client)
+    def drop_snapshots_of(self, client: str) -> None:
+        """Drop the snapshots from before a member was forgotten that hold something it uploaded."""
+        before = self.forgotten()[client]
+        tainted = [at for at in self.snapshots() if at < before and self._has_answered(at, client)]
         with self._database():
-            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events > clean))
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events.in_(tainted)))
             self._db.commit()
 
     def purge(self) -> None:
@@ -199,11 +197,12 @@ class Store:
 
     def without(self, client: str) -> int | None:
         """The newest snapshot before any upload of this client, by its event; None: there is none any more."""
-        for at in reversed(self.snapshots()):
-            member = self._snapshot_record(at)["state"]["members"].get(client)
-            if member is None or not member["answered"]:
-                return at
-        return None
+        return next((at for at in reversed(self.snapshots()) if not self._has_answered(at, client)), None)
+
+    def _has_answered(self, at: int, client: str) -> bool:
+        """Whether a client had uploaded something when this snapshot was taken."""
+        member = self._snapshot_record(at)["state"]["members"].get(client)
+        return member is not None and member["answered"] > 0
 
     def _records(self, after: int, upto: int) -> list[tuple[int, str]]:
         query = sql.select(EVENTS.c.number, EVENTS.c.record).where(EVENTS.c.number > after, EVENTS.c.number <= upto)
@@ -217,8 +216,10 @@ class Store:
         if retain == NOTHING:
             return []
         taken = [at for at in self.snapshots() if at < self.count]
-        past = [] if retain == ALL or not taken else self._recorded(taken[0])
-        return kept_snapshots(taken, past, self.count, retain)
+        if retain == ALL or not taken:
+            return kept_snapshots(dict.fromkeys(taken, 0), (), self.count, retain)
+        sizes = {at: sum(map(self.blobs.size, self._names_of(at))) for at in taken}
+        return kept_snapshots(sizes, self._recorded(taken[0]), self.count, retain)
 
     def _recorded(self, after: int) -> list[Recorded]:
         """What the events after this one keep on disk."""
