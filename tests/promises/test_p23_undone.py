@@ -1,7 +1,9 @@
 """P23: every act of a member can be undone: forgotten, rolled back, revoked. The chain and the numbers only grow."""
 
+import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,9 @@ from artesian.algorithms import CDFL, FedBuff
 from artesian.core import Event
 from artesian.engine.coordinator import Coordinator
 from artesian.server.messages import encode_task
+from artesian.server.service import Service
 from artesian.storage.codec import digest, encode, to_tree
+from artesian.storage.failpoints import NAMES
 from artesian.storage.retention import ALL
 from artesian.storage.store import Store
 
@@ -168,17 +172,19 @@ def test_a_revoked_member_is_out_at_its_next_request(tmp_path, promise) -> None:
 
 
 class Stubborn(Client):
-    """A client that goes on until it is told that it is out, and then notes how often it was."""
+    """A client that notes how often it is told that it is out, or that its task was replaced, and begins again."""
 
-    refused = 0
+    refused = replaced = 0
 
     def cycle(self) -> None:
         try:
             super().cycle()
         except AssertionError as error:
-            if error.args[0][0] != 401:
+            status = error.args[0][0]
+            if status not in (401, 404, 409):  # 404: forgotten while its upload was measured
                 raise
-            self.refused += 1
+            self.refused += status == 401
+            self.replaced += status == 409
             time.sleep(0.01)
 
 
@@ -210,3 +216,76 @@ def test_acts_under_load_lose_nothing_of_the_others(tmp_path, promise) -> None:
     store.close()
     sent = {(c.client, number): mark for c in made for number, mark in c.sent.items()}
     assert lost_or_twice(sent, [(c.client, n) for c in made for n in c.acknowledged], journal) == []
+
+
+@pytest.mark.heavy
+def test_forgetting_under_load_is_exact(tmp_path, promise) -> None:
+    """What comes while a member's uploads are taken out is in the state, too; it comes back as a newcomer."""
+    times, stop = promise("forgetting-load"), threading.Event()
+    server = Process(tmp_path, "--set", "keep_uploads=true", "--set", "log=off")
+    made = [Stubborn(server, f"c{i}", stop) for i in range(5)]
+    for client in made:
+        client.start()
+    for _ in range(times):
+        wanted = len(made[0].acknowledged) + 8
+        until(lambda wanted=wanted: len(made[0].acknowledged) >= wanted)
+        status, told = server.request("POST", "/v1/members/c0/forget", server.token("admin"), b"{}")
+        assert status == 200, told
+    until(lambda wanted=wanted: len(made[0].acknowledged) > wanted + 2)
+    stop.set()
+    for client in made:
+        client.join()
+    server.stop()
+    assert not [client.failed for client in made if client.failed]
+    assert made[0].acknowledged == sorted(set(made[0].acknowledged))  # no number twice
+    store = Store(tmp_path / "store", federation().identity)
+    events = store.numbered(0, store.count)
+    store.close()
+    forgettings = [(number, event) for number, event in events if event.kind == "forget"]
+    assert len(forgettings) == times
+    last, event = forgettings[-1]
+    wanted = fed_the_others(CDFL(), [e for n, e in events if n < last and e.kind != "forget"], "c0")
+    assert digest(to_tree(event.act.snapshot.state.clusters)) == digest(to_tree(wanted.state.clusters))
+
+
+ACTS = {"forget": ("/v1/members/c1/forget", b"{}"), "rollback": ("/v1/rollback", b'{"to": 7}')}
+POINTS = [name for name in NAMES if name != "between-change-and-answer"]
+
+
+@pytest.mark.heavy
+def test_an_act_that_is_cut_short_happened_or_did_not(tmp_path, promise) -> None:
+    """Killed at any point of an act, the server starts again; the act is whole or missing, and can be repeated."""
+    cases = [(act, point) for point in POINTS for act in ACTS]
+    for act, point in draws("act-deaths").sample(cases, promise("act-deaths")):
+        folder = tmp_path / f"{act}-{point}"
+        folder.mkdir()
+        server = Process(folder, "--set", "log=off", "--set", "snapshot_every=5")
+        tasks = {name: server.join(name) for name in ("c0", "c1", "c2")}
+        for turn in range(9):
+            tasks[f"c{turn % 3}"] = server.upload(f"c{turn % 3}", tasks[f"c{turn % 3}"])
+        assert server.stop(signal.SIGTERM) == 0
+        wanted = outcome(folder / "store", act)
+        server.start(ARTESIAN_FAILPOINT=f"{point}:1")
+        path, body = ACTS[act]
+        with suppress(OSError):  # it died before it could answer
+            server.request("POST", path, server.token("admin"), body)
+        assert server.wait() == -signal.SIGKILL, point
+        server.start()
+        status, _ = server.request("POST", path, server.token("admin"), body)
+        assert status == 200 or (act, status) == ("forget", 404), point
+        assert server.stop(signal.SIGTERM) == 0
+        store = Store(folder / "store", federation().identity)
+        state = Service.open(federation(), store).coordinator.state
+        assert digest(to_tree(state.clusters)) == wanted, point
+        assert ("c1" in store.secrets()) == (act == "rollback")
+        store.close()
+
+
+def outcome(folder, act: str) -> str:
+    """The clusters that an act must give, from the journal as it was before."""
+    store = Store(folder, federation().identity)
+    events = list(store.events())
+    store.close()
+    if act == "rollback":
+        events = events[:7]
+    return digest(to_tree(fed_the_others(CDFL(), events, "c1" if act == "forget" else "").state.clusters))

@@ -164,19 +164,17 @@ class Auth:
         """
         if reset:
             _check_secret(secret)
-            self.store.replace_secret(client, fingerprint(secret))
-            self._secrets[client] = fingerprint(secret)
+            self.keep(client, secret)
         elif self.is_new(client, secret):
             self.keep(client, secret)
 
     def drop(self, client: str) -> None:
-        """Forget a client's secret."""
-        self.store.drop_secret(client)
+        """Do not know a client's secret any more; in the writer's turn only."""
         self._secrets.pop(client, None)
 
     def keep(self, client: str, secret: str) -> None:
-        """Remember a new client's secret, durably."""
-        self.store.add_secret(client, fingerprint(secret))
+        """Remember a client's new secret, durably."""
+        self.store.replace_secret(client, fingerprint(secret))
         self._secrets[client] = fingerprint(secret)
 
     def client(self, credential: str, client: str) -> None:

@@ -44,8 +44,9 @@ def reach_of(store: Store) -> Reach:
 class Operator:
     """An operator's acts on one service, one at a time."""
 
-    def __init__(self, service: Service) -> None:
-        self.service, self.coordinator = service, service.coordinator
+    def __init__(self, service: Service, drop_secret: Callable[[ClientId], None] | None = None) -> None:
+        """`drop_secret` is told of every member who was forgotten, in the same turn of the writer."""
+        self.service, self.coordinator, self._drop_secret = service, service.coordinator, drop_secret
         self._turn = asyncio.Lock()
 
     async def change_standing(self, kind: Standing, client: ClientId, act: Act) -> dict[str, Any]:
@@ -109,6 +110,8 @@ class Operator:
         at, self.service.holding = store.count, False
         with suppress(StorageError):  # it is forgotten already; the next start drops what is left
             self.service.clean_up(client)
+        if self._drop_secret is not None:
+            self._drop_secret(client)
         return {"event": at, "left_out": rebuilt.left_out, "version": self.coordinator.state.version}
 
     # inside

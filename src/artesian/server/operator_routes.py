@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, get_args
 
 from artesian.core import Act
@@ -32,7 +31,7 @@ class OperatorRoutes:
 
     def __init__(self, service: Service, auth: Auth | NoAuth, limits: Limits) -> None:
         self.service, self.auth, self.limits = service, auth, limits
-        self.operator = Operator(service)
+        self.operator = Operator(service, auth.drop)
 
     def add_to(self, app: FastAPI) -> None:
         """Put the operator's routes into an application."""
@@ -62,9 +61,7 @@ class OperatorRoutes:
     async def forget(self, client: str, request: Request) -> JSONResponse:
         """Take all that a member uploaded out of the state, and drop its record."""
         act, _ = await self._act(request)
-        told = await self.operator.forget(client, act)
-        await self.service.run(partial(self.auth.drop, client))
-        return JSONResponse(told)
+        return JSONResponse(await self.operator.forget(client, act))
 
     async def rollback(self, request: Request) -> JSONResponse:
         """Bring back the state after an event."""
