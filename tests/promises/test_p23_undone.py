@@ -242,7 +242,7 @@ def test_forgetting_under_load_is_exact(tmp_path, promise) -> None:
     events = store.numbered(0, store.count)
     store.close()
     forgettings = [(number, event) for number, event in events if event.kind == "forget"]
-    assert len(forgettings) == times
+    assert len(forgettings) == 1  # the ones before it are among what was forgotten
     last, event = forgettings[-1]
     wanted = fed_the_others(CDFL(), [e for n, e in events if n < last and e.kind != "forget"], "c0")
     assert digest(to_tree(event.act.snapshot.state.clusters)) == digest(to_tree(wanted.state.clusters))

@@ -287,7 +287,28 @@ def test_a_crash_just_after_a_forgetting_loses_nothing_of_it(tmp_path, monkeypat
     again.close()
 
 
-def broken(*_) -> None:
+@pytest.mark.parametrize("step", ["save", "drop_snapshots_of", "purge", "drop_secret"])
+def test_a_crash_just_after_a_second_forgetting_needs_nothing_of_the_first(tmp_path, monkeypatch, step) -> None:
+    busy = Busy(tmp_path / "store")
+    busy.work(8)
+    busy.act("/v1/members/c1/forget")
+    for client in ("c0", "c2", "c3"):
+        busy.fetch(client)
+    del busy.tasks["c1"]
+    busy.work(5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, step, broken)
+        with pytest.raises(RuntimeError, match="a crash"):
+            busy.act("/v1/members/c2/forget")
+    before = busy.digest()
+    busy.store.close()
+    again = Server(tmp_path / "store", retain=ALL)
+    assert again.digest() == before
+    assert set(again.store.secrets()) == {"c0", "c3"}
+    again.close()
+
+
+def broken(*_, **__) -> None:
     raise RuntimeError("a crash")
 
 

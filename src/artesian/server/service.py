@@ -199,10 +199,12 @@ class Service:
     def clean_up(self, client: ClientId) -> None:
         """Drop what is left of a member who was forgotten, its secret last; in the writer's turn only."""
         assert self.store is not None
-        self.store.drop_snapshots_of(client)
+        snapshot = self.coordinator.snapshot(tasks=False)
+        self.store.save(snapshot, retain=ALL)  # a start needs nothing older from here on
+        dropped = self.store.drop_snapshots_of(client)
         rounds = self.coordinator.pace.in_rounds  # another forgetting would need the uploads that go now
-        self.store.save(self.coordinator.snapshot(tasks=False), retain=NOTHING if rounds else self.retain)
-        self.store.purge()
+        self.store.save(snapshot, retain=NOTHING if rounds else self.retain)
+        self.store.purge(dropped)
         self.store.drop_secret(client)
 
     async def _fold(self, change: Callable[[], T]) -> T:

@@ -148,17 +148,19 @@ class Store:
         if retain != ALL:
             self.blobs.keep(names | tasks | self._needed(kept))
 
-    def drop_snapshots_of(self, client: str) -> None:
-        """Drop the snapshots from before a member was forgotten that hold something it uploaded."""
+    def drop_snapshots_of(self, client: str) -> set[str]:
+        """Drop what holds uploads of a forgotten member among the snapshots before that; the names of their arrays."""
         before = self.forgotten()[client]
         tainted = [at for at in self.snapshots() if at < before and self._has_answered(at, client)]
         with self._database():
+            names = set[str]().union(*map(self._names_of, tainted))
             self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events.in_(tainted)))
             self._db.commit()
+        return names
 
-    def purge(self) -> None:
-        """Drop what members uploaded who were forgotten, however much is retained."""
-        forgotten, theirs, used = self.forgotten(), set[str](), self.open_tasks.settle(self.blobs)
+    def purge(self, more: set[str]) -> None:
+        """Drop what members uploaded who were forgotten, and these arrays, however much is retained."""
+        forgotten, theirs, used = self.forgotten(), set(more), self.open_tasks.settle(self.blobs)
         for number, record in self._records(0, self.count):
             told = json.loads(record)
             (theirs if number < forgotten.get(told["client"], 0) else used).update(names_in(told))
