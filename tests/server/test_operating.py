@@ -220,6 +220,18 @@ def test_one_after_another_can_be_forgotten(busy) -> None:
     assert sorted(state.members) == ["c0", "c2"]
 
 
+def test_uploads_between_two_forgettings_count(busy) -> None:
+    busy.work(8)
+    busy.act("/v1/members/c1/forget")
+    del busy.tasks["c1"]
+    for client in busy.tasks:
+        busy.fetch(client)
+    busy.work(6)
+    told = busy.act("/v1/members/c3/forget").json()
+    assert told["left_out"] == 0
+    assert told["version"] == 4 + 4  # of c0 and c2, before and after
+
+
 def fed_without(busy: Busy, *gone: str) -> dict[str, bytes]:
     """The clusters of a federation that only ever saw what the others uploaded."""
     made = federation().begin()

@@ -92,8 +92,9 @@ class Rebuilding:
         return self._past.get(event.act.to) or without(event.act.snapshot, list(self.gone))
 
     def _retire(self, event: Event) -> None:
-        """One who was forgotten before was never fed; if the name comes back, its numbers go on."""
+        """One who was forgotten before was never fed: open tasks are replaced as then, and its numbers go on."""
         assert event.act is not None and event.act.snapshot is not None
+        self.coordinator.rollback(self.snapshot())
         if self.gone.get(event.client, 0) is not None:
             self.coordinator.retire(event.client, event.act.snapshot.desk.retired[event.client])
 

@@ -163,7 +163,8 @@ class Store:
         forgotten, theirs, used = self.forgotten(), set(more), self.open_tasks.settle(self.blobs)
         for number, record in self._records(0, self.count):
             told = json.loads(record)
-            (theirs if number < forgotten.get(told["client"], 0) else used).update(names_in(told))
+            gone = told["kind"] == "upload" and number < forgotten.get(told["client"], 0)
+            (theirs if gone else used).update(names_in(told))
         for name in theirs.difference(used, *(self._names_of(at) for at in self.snapshots())):
             self.blobs.drop(name)
 
@@ -180,13 +181,13 @@ class Store:
         return value
 
     def numbered(self, after: int, upto: int) -> list[tuple[int, Event]]:
-        """The events of these numbers that can still be read: not those of a member before it was forgotten."""
+        """The events of these numbers that can still be read: not the uploads of a member before it was forgotten."""
         forgotten = self.forgotten()
         records = [(number, json.loads(record)) for number, record in self._records(after, upto)]
         return [
             (number, self._value(Event, record))
             for number, record in records
-            if number >= forgotten.get(record["client"], 0)
+            if record["kind"] != "upload" or number >= forgotten.get(record["client"], 0)
         ]
 
     def forgotten(self) -> dict[str, int]:
@@ -240,7 +241,7 @@ class Store:
         """The arrays of older snapshots and of the events after the first of them, but for the forgotten."""
         forgotten, names = self.forgotten(), set[str]()
         for event in self._recorded(min(kept, default=self.count)):
-            if event.number >= forgotten.get(event.client, 0):
+            if not event.upload or event.number >= forgotten.get(event.client, 0):
                 names.update(event.names)
         return names.union(*(self._names_of(at) for at in kept))
 
