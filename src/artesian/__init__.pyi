@@ -29,6 +29,7 @@ from artesian.client.asynchronous import AsyncSession as AsyncSession
 from artesian.server.federation import Federation as Federation
 from artesian.engine.defence import Defence as Defence
 from artesian.server.settings import Settings as Settings
+from artesian.server.models_file import start_from as start_from
 
 ## Models and learners
 from artesian.learners.torch import TorchModel as TorchModel

@@ -145,6 +145,9 @@ class Member:
     spent: float = 0.0  # of its budget, in usual changes, at its last upload
     spent_at: int = 0  # how many uploads the ledger counted then
     set_aside: int = 0  # uploads of it that were answered and not folded
+    quarantined: bool = False  # its uploads are recorded and answered, and not folded
+    revoked: bool = False  # it may not act or join any more
+    reset: bool = False  # its next join brings a new secret
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,10 @@ class Step:
 class Event:
     """One thing that happened to a federation: enough, with the state before it, to get the state after."""
 
-    kind: Literal["join", "upload", "leave", "expiry", "flush", "settings"]
+    kind: Literal[
+        "join", "upload", "leave", "expiry", "flush", "settings",
+        "revoke", "reset", "quarantine", "release", "rollback", "forget",
+    ]  # fmt: skip
     client: ClientId = ""
     samples: int = 0  # of a join
     changed: bool = False  # of a join: the client's data changed since it last joined
@@ -199,6 +205,17 @@ class Event:
     outcome: Mapping[str, str] = field(default_factory=dict)  # digests of what it gave and changed, to compare a replay
     judged: Mapping[str, float] = field(default_factory=dict)  # by client/number: the rise of a held-back loss
     set_aside: Mapping[str, str] = field(default_factory=dict)  # by client/number: why an upload was not folded
+    act: Act | None = None  # of an operator's act: who, why, and what the federation goes on from
+
+
+@dataclass(frozen=True)
+class Act:
+    """An operator's act: who did it, why, and what comes of it."""
+
+    by: str = ""  # the name of the token
+    why: str = ""
+    to: int = 0  # of a rollback: the event whose state comes back
+    snapshot: Snapshot | None = None  # of a rollback or a forgetting: what the federation goes on from
 
 
 @dataclass(frozen=True)
@@ -429,6 +446,7 @@ class Desk:
     published: Mapping[ClusterId, Cluster] = field(default_factory=dict)  # what tasks show, where that lags behind
     changed_by: Mapping[ClusterId, tuple[ClientId, ...]] = field(default_factory=dict)  # whose folds it hides
     ledger: Ledger = field(default_factory=Ledger)  # what changes are usual
+    retired: Mapping[ClientId, Member] = field(default_factory=dict)  # of forgotten members: where their numbers go on
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ ArtesianError
     ├── UnknownClient         nobody joined under this id
     ├── UnknownTask           a task number that was never given to this client
     ├── TaskClosed            the task was answered, withdrawn or out of patience
+    ├── NotRetained           a past state that can no longer be rebuilt
     ├── Conflict              another body under an identity already answered
     ├── WrongModels           not the models the task asks for
     ├── WrongShape            a vector of another length or dtype
@@ -241,6 +242,10 @@ class UnknownTask(Refused):
 
 class TaskClosed(Refused):
     """The task was answered, withdrawn or out of patience."""
+
+
+class NotRetained(Refused):
+    """A past state that can no longer be rebuilt: the uploads it needs were dropped, or never were."""
 
 
 class Conflict(Refused):

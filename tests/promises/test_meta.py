@@ -19,16 +19,20 @@ from promises.test_p13_tampering import check_cut, left_behind
 from promises.test_p16_bounded_influence import ALGORITHMS, check_sequence
 from promises.test_p18_backups import check_backup
 from promises.test_p22_one_of_twenty import check_attack
+from promises.test_p23_undone import check_forgotten, check_revoked, check_rollbacks
 from promises.test_p24_same_answers import check_altered
 from promises.test_p26_acknowledged import check_forgeries
 from server.test_tokens import test_a_quota_is_counted_by_members_and_survives_a_kill as check_quota
 
 import artesian.engine.coordinator
+import artesian.engine.rebuilding
+import artesian.engine.reverting
 import artesian.server.hashing
 import artesian.server.replaying
+import artesian.server.routes
 import artesian.storage.acknowledgement
 import artesian.storage.copying
-from artesian.algorithms import FedAsync
+from artesian.algorithms import CDFL, FedAsync
 from artesian.core import Measured, Receipt
 from artesian.engine.defence import Defence
 from artesian.errors import Refused, StorageError, TooFar
@@ -213,3 +217,30 @@ def test_an_untyped_answer_is_seen() -> None:
     for status, body in ((500, b"Internal Server Error"), (404, b'{"detail": "Not Found"}'), (400, b"")):
         assert untyped(status, body)
     assert untyped(400, b'{"error": "Conflict", "rule": "a", "got": "b", "remedy": "c"}')  # 409, by its kind
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "without", "check"),
+    [
+        (artesian.engine.rebuilding.Rebuilding, "is_left_out", lambda *_: False, check_forgotten),
+        (artesian.engine.coordinator.Coordinator, "sibling", lambda self, *_: self, check_rollbacks),
+        (artesian.engine.reverting, "_reverted", lambda member, then: then or member, check_rollbacks),
+    ],
+)
+def test_without_its_safeguard_nothing_is_undone(tmp_path, promise, monkeypatch, place, name, without, check) -> None:
+    promise("meta")
+    monkeypatch.setattr(place, name, without)
+    with pytest.raises(AssertionError):
+        check(tmp_path / "store", CDFL(), 40)
+
+
+@pytest.mark.parametrize("place", [artesian.engine.coordinator, artesian.server.routes])
+def test_without_the_check_of_its_standing_a_revoked_member_acts(tmp_path, promise, monkeypatch, place) -> None:
+    """The routes and the engine both check: only without the routes' own is a request let in."""
+    promise("meta")
+    monkeypatch.setattr(artesian.server.routes, "check_welcome", nothing)
+    monkeypatch.setattr(place, "check_welcome", nothing)
+    server = Server(tmp_path / "store")
+    with pytest.raises(AssertionError):
+        check_revoked(server, "c0", SECRET)
+    server.close()

@@ -153,6 +153,11 @@ def unknown_encoding(bench, rng):
     return bench.put(bench.number, answer("c0", bench.task), headers=headers)
 
 
+def not_retained(bench, rng):
+    to = bench.server.store.count + rng.randint(1, 10**9)
+    return bench.server.ask("POST", "/v1/rollback", bench.server.admin, json={"to": to})
+
+
 def unknown_route(bench, rng):
     path = rng.choice(["/", "/v2/federation", "/v1/clients/c0/tasks", "/v1/clients/c0/uploads/1/2", "/admin"])
     return bench.server.ask(rng.choice(["GET", "PUT", "DELETE"]), path, SECRET)
@@ -163,7 +168,7 @@ REASONS = {
     for make in (
         bad_format, unknown_format, bad_client, unauthorized, too_large, too_slow, busy, unknown_client, unknown_task,
         task_closed, conflict, wrong_models, wrong_shape, not_finite, too_far, bad_mixture, unknown_route,
-        unknown_encoding,
+        unknown_encoding, not_retained,
     )
 }  # fmt: skip
 

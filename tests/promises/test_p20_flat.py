@@ -30,7 +30,7 @@ def sizes(server: Process) -> tuple[float, int, int]:
 
 def test_memory_open_files_and_the_store_stay_flat(tmp_path, promise, figure) -> None:
     uploads = promise("flat")
-    server = Process(tmp_path)
+    server = Process(tmp_path, "--set", "retain=50 uploads")
     tasks = {name: server.join(name) for name in ("c0", "c1", "c2", "c3")}
     for turn in range(WARM + uploads):
         if turn == WARM:

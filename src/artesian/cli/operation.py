@@ -283,16 +283,17 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
         sys.stdout.write(json.dumps(told) + "\n")
         return
     shown = {**told, "first_at": _moment(told["first_at"]), "last_at": _moment(told["last_at"])}
-    for key in ("name", "algorithm", "format", "events", "first_at", "last_at", "snapshot_at", "version"):
-        out.print(f"{key:12} {shown[key]}", highlight=False)
+    about = ("name", "algorithm", "format", "events", "first_at", "last_at", "snapshot_at", "version")
+    for key in (*about, "rollback_from", "forget_from"):
+        out.print(f"{key:13} {shown[key]}", highlight=False)
     clusters = [[row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"])] for row in told["clusters"]]
     print_table(["cluster", "updated at", "updates", "loss on its proxy"], clusters)
     members = []
     for row in told["members"][:20]:
         shares = " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())
         here = show(row["open"]) if row["present"] else "left"
-        members.append([row["client"], str(row["samples"]), str(row["answered"]), here, shares])
-    print_table(["member", "samples", "answered", "open task", "mixture"], members, words=["mixture"])
+        members.append([row["client"], str(row["samples"]), str(row["answered"]), here, row["standing"], shares])
+    print_table(["member", "samples", "answered", "open task", "standing", "mixture"], members, words=["mixture"])
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
     out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)

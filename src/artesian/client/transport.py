@@ -63,7 +63,7 @@ class Transport:
         _check_url(self.url)
         if ca is not None:
             options["verify"] = _trusting(Path(ca), self.url)
-        self._http = httpx.Client(base_url=self.url, timeout=httpx.Timeout(30.0, read=120.0), **options)
+        self._http = httpx.Client(base_url=self.url, **{"timeout": httpx.Timeout(30.0, read=120.0), **options})
 
     def send(
         self, method: str, path: str, credential: str, headers: Mapping[str, str] | None = None, **body: Any

@@ -7,7 +7,16 @@ from dataclasses import replace
 from math import isfinite
 
 from artesian.core import ClientId, Member, Receipt, State, Task, Upload
-from artesian.errors import BadClient, BadMixture, Conflict, NotFinite, TaskClosed, UnknownTask, WrongModels
+from artesian.errors import (
+    BadClient,
+    BadMixture,
+    Conflict,
+    NotFinite,
+    TaskClosed,
+    Unauthorized,
+    UnknownTask,
+    WrongModels,
+)
 from artesian.params import Layout, Params, blended, clipped
 from artesian.storage.codec import digest, to_tree
 
@@ -23,6 +32,12 @@ def check_client(client: ClientId, samples: int) -> None:
         )
     if type(samples) is not int or not 0 <= samples < 1 << 53:
         raise BadClient(f"samples must be a whole number from 0 on, not {samples!r}", "Send the number of samples")
+
+
+def check_welcome(client: ClientId, member: Member | None) -> None:
+    """A member that the operator revoked may not act, and may not join again."""
+    if member is not None and member.revoked:
+        raise Unauthorized(f"The operator revoked client {client}", "Ask the operator to reset it")
 
 
 def check_upload(state: State, upload: Upload, receipt: Receipt) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from artesian.core import (
+    Act,
     Algorithm,
     ClientId,
     Cluster,
@@ -46,6 +47,7 @@ from artesian.engine.admission import (
     check_mixture,
     check_retry,
     check_upload,
+    check_welcome,
     clip_upload,
     origins_of,
     receipt_of,
@@ -53,6 +55,8 @@ from artesian.engine.admission import (
 from artesian.engine.defence import Bounded, Defence, bounded, identity, judged, noted
 from artesian.engine.judge import Judge
 from artesian.engine.outcomes import Outcome, outcome_of
+from artesian.engine.reverting import NoTasks, retired, revert
+from artesian.engine.standing import HOLDS, QUARANTINED, Standing, change_standing, take_out
 from artesian.engine.transition import Change, split
 from artesian.errors import NotFinite, SettingError, TaskClosed, UnknownClient
 from artesian.params import Layout, Params, keep_buffers, seal
@@ -166,16 +170,18 @@ class Coordinator:
     def join(self, client: ClientId, samples: int, changed: bool = False) -> list[Reply]:
         """A client is here and wants a task. Repeating it is harmless; `changed` says that its data changed."""
         check_client(client, samples)
-        member = self._members.get(client, Member(samples, present=False))
+        member = self.known(client) or Member(samples, present=False)
+        check_welcome(client, member)
         if member.present and member.receipt is None and client in self._desk.waiting and changed:
             return self._move(client, samples)
         if member.present and (member.receipt is not None or client in self._desk.waiting):
             return self.recorded(client)
         change = self._change()
-        change.members[client] = replace(member, samples=self._counted(client, samples), present=True)
+        change.members[client] = replace(member, samples=self._counted(client, samples), present=True, reset=False)
         change.desk = self._noted(client, samples)
         change.state = replace(change.state, present=change.state.present + (not member.present))
-        change.desk = replace(change.desk, waiting=(*change.desk.waiting, client))
+        retired = {name: member for name, member in change.desk.retired.items() if name != client}
+        change.desk = replace(change.desk, waiting=(*change.desk.waiting, client), retired=retired)
         return self._settle(Event("join", client, samples), change)
 
     def _move(self, client: ClientId, samples: int) -> list[Reply]:
@@ -214,6 +220,8 @@ class Coordinator:
         change.tasks[client] = None
         measured = replace(measured, receipt=receipt)
         event = Event("upload", client, measured=measured)  # with the samples that were claimed
+        if self._members[client].quarantined:
+            measured = replace(measured, length=0.0, aside=QUARANTINED)
         measured = replace(measured, upload=replace(upload, samples=samples)) if samples != upload.samples else measured
         change.desk = replace(self._noted(client, upload.samples, measured.length), open=change.desk.open - 1)
         self._spend(change, measured)
@@ -234,10 +242,8 @@ class Coordinator:
         member = self.member(client)
         if not member.present:
             return []
-        change = self._withdraw(client, replace(member, present=False))
-        change.state = replace(change.state, present=change.state.present - 1)
-        waiting = tuple(other for other in change.desk.waiting if other != client)
-        change.desk = replace(change.desk, waiting=waiting)
+        change = self._change()
+        take_out(change, client)
         return self._settle(Event("leave", client), change)
 
     def expire(self, client: ClientId, number: int) -> list[Reply]:
@@ -257,6 +263,47 @@ class Coordinator:
         self._fold(change, pending)
         return self._settle(Event("flush"), change)
 
+    def change_standing(self, kind: Standing, client: ClientId, act: Act | None = None) -> list[Reply]:
+        """Revoke or reset a member, put it in quarantine or release it; nothing happens if that is so already."""
+        if HOLDS[kind](self.known(client) or self.member(client)):
+            return []
+        change = self._change()
+        change_standing(change, kind, client)
+        return self._settle(Event(kind, client, act=act or Act()), change)
+
+    def rollback(self, past: Snapshot, act: Act | None = None) -> list[Reply]:
+        """Go on from a past state: numbers go on, members stay members, open tasks are replaced."""
+        return self._go_on_from(Event("rollback", act=replace(act or Act(), snapshot=past)), past)
+
+    def forget(self, client: ClientId, without: Snapshot, act: Act | None = None) -> list[Reply]:
+        """Go on from the state `without` this member's uploads; its record goes, and its numbers never restart."""
+        left = retired(without, client, self.member(client))
+        return self._go_on_from(Event("forget", client, act=replace(act or Act(), snapshot=left)), left)
+
+    def _go_on_from(self, event: Event, past: Snapshot) -> list[Reply]:
+        change = self._change()
+        again = revert(change, past, gone=(event.client,) if event.client else ())
+        self._appraise_missing(change)
+        self._begun = None  # a study under way belongs to the state that is left
+        self._answer(change, again)
+        return self._settle(event, change)
+
+    def sibling(self, snapshot: Snapshot, pace: Pace | None = None) -> Self:
+        """A coordinator of the same federation that goes on from a snapshot, records nothing and keeps no tasks."""
+        own = pace or (self.pace if self._keeps_pace else None)
+        options: dict[str, Any] = {"pace": own, "proxies": self.proxies, "desk": snapshot.desk}
+        other = type(self)(self.algorithm, snapshot.state, open_tasks=NoTasks(), **options)
+        other._take(snapshot.settings or self.settings)
+        return other
+
+    def ask_pace(self) -> list[Reply]:
+        """Ask the pace whether to fold and whom to answer, though nothing happened here: for a rebuilding."""
+        return self._settle(Event("flush"), self._change())
+
+    def retire(self, client: ClientId, stone: Member) -> None:
+        """If this name joins, its numbers go on from there: for a rebuilding."""
+        self._desk = replace(self._desk, retired={**self._desk.retired, client: stone})
+
     @property
     def settings(self) -> dict[str, Any]:
         """The hyper-parameters in force."""
@@ -269,7 +316,9 @@ class Coordinator:
         before = (self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.pace)
         try:
             self._take(settings)
-            return self._settle(Event("settings", settings=settings), self._appraised_again())
+            change = self._change()
+            self._appraise_missing(change)
+            return self._settle(Event("settings", settings=settings), change)
         except BaseException:
             self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.pace = before
             raise
@@ -285,25 +334,25 @@ class Coordinator:
         if not self._keeps_pace:
             self.pace = self.algorithm.pace()
 
-    def _appraised_again(self) -> Change:
-        """The clusters that have no loss yet, appraised: other settings may ask for it."""
-        change, clusters = self._change(), self._state.clusters
+    def _appraise_missing(self, change: Change) -> None:
+        """Appraise the clusters that have no loss yet: other settings may ask for it."""
+        clusters = change.state.clusters
         found = self._appraise({k: cluster.params for k, cluster in clusters.items() if cluster.loss is None})
         if found:
             told = {k: replace(cluster, loss=found.get(k, cluster.loss)) for k, cluster in clusters.items()}
             change.state = replace(change.state, clusters=told)
             change.appraisals.update(found)
-        return change
 
     def replay(self, event: Event) -> list[Reply]:
         """Do again what a journal says was done: nothing is measured, appraised or recorded anew."""
         record, self.record, self._known = self.record, _ignore, event
         try:
-            return self._redo(event)
+            return self.repeat(event)
         finally:
             self.record, self._known = record, None
 
-    def _redo(self, event: Event) -> list[Reply]:
+    def repeat(self, event: Event) -> list[Reply]:
+        """Do again what an event says was done; outside a replay all is appraised anew, and recorded."""
         match event.kind:
             case "join":
                 return self.join(event.client, event.samples, event.changed)
@@ -318,6 +367,11 @@ class Coordinator:
                 return self.flush()
             case "settings":
                 return self.adopt(event.settings)
+            case "rollback" | "forget":
+                assert event.act is not None and event.act.snapshot is not None
+                return self._go_on_from(event, event.act.snapshot)
+            case _:
+                return self.change_standing(event.kind, event.client, event.act)
 
     # around the verbs
 
@@ -339,6 +393,7 @@ class Coordinator:
     def _answered(self, upload: Upload) -> Receipt | None:
         """The receipt of the open task an upload answers; None for a retry."""
         member = self.member(upload.client)
+        check_welcome(upload.client, member)
         receipt = member.receipt
         if receipt is None or receipt.number != upload.number:
             check_retry(upload, member)
@@ -411,6 +466,10 @@ class Coordinator:
             raise UnknownClient(f"Nobody joined under the id {client!r}", "Join first")
         return self._members[client]
 
+    def known(self, client: ClientId) -> Member | None:
+        """What is known of a client, even if it is only where the numbers of a forgotten one go on."""
+        return self._members.get(client) or self._desk.retired.get(client)
+
     def recorded(self, client: ClientId) -> list[Reply]:
         """The open task of a client, as it was given."""
         task = self._open_tasks.get(client)
@@ -463,6 +522,8 @@ class Coordinator:
         self.outcome = outcome_of(self._state, change) if self.proves or compared else {}
         self.record(replace(event, outcome=self.outcome))
         self._members.update(change.members)
+        for client in change.gone:
+            self._members.pop(client, None)
         self._state = replace(change.state, members=self._members)
         self._desk, self.notes = change.desk, change.notes
         self.begin_study()

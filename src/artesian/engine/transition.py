@@ -40,6 +40,7 @@ class Change:
     set_aside: dict[str, str] = field(default_factory=dict)
     notes: dict[str, float] = field(default_factory=dict)
     replies: list[Reply] = field(default_factory=list)
+    gone: tuple[ClientId, ...] = ()  # members who are forgotten
 
     def take(
         self,

@@ -1,7 +1,7 @@
 """Who may do what: tokens of the operator, secrets of the clients. Only hashes are kept, and none is ever logged.
 
 Whoever holds an enrolment token may join, as long as it is valid and has joins left. A client makes a secret before it
-joins, and acts with it as itself and nobody else. An admin token reads the metrics.
+joins, and acts with it as itself and nobody else. An admin token reads the metrics and acts on members and state.
 """
 
 from __future__ import annotations
@@ -46,42 +46,64 @@ class Auth:
             raise _unauthorized(credential, "not a valid enrolment token", "an enrolment token")
         return token.name
 
-    async def prepared(self, client: str, secret: str) -> str:
-        """The hash to keep of a new client's secret; that of a known client must be the same, and gives nothing."""
-        if client not in self._secrets:
+    async def prepared(self, client: str, secret: str, reset: bool = False) -> str:
+        """The hash to keep of a new client's secret; that of a known client must be the same, and gives nothing.
+
+        A client that was `reset` brings a new secret.
+        """
+        if reset or client not in self._secrets:
             check_secret(secret)
             return await self._hashes.make(secret)
         if not await self._is_secret(client, secret):
             raise _taken()
         return ""
 
-    def admit(self, client: str, secret: str, prepared: str, token: str) -> None:
-        """Let a client join: remember a new one's secret and its token, durably. In the writer's turn only."""
-        if client in self._secrets:
-            if not self._hashes.is_known(secret, self._secrets[client]):
+    def admit(self, client: str, secret: str, prepared: str, token: str, reset: bool = False) -> None:
+        """Let a client join: remember a new one's secret and its token, durably. In the writer's turn only.
+
+        A client that was `reset` has its secret replaced, and still counts for the token it joined with first.
+        """
+        known = self._secrets.get(client)
+        if known is not None and not reset:
+            if not self._hashes.is_known(secret, known):
                 raise _taken()  # by one who came a moment earlier
             return
+        if not prepared:  # it was reset or forgotten a moment earlier
+            raise Unauthorized(f"The operator reset client {client}", "Join again with a new secret")
+        if known is None:
+            self._enrol(client, prepared, token)
+        else:
+            self.store.replace_secret(client, prepared)
+        self._hashes.remember(secret, prepared)
+        self._secrets[client] = prepared
+
+    def _enrol(self, client: str, prepared: str, token: str) -> None:
         allowed = next((t.joins for t in self.tokens.all() if t.name == token), None)
         if allowed is not None and self._joined[token] >= allowed:
             raise Unauthorized(f"This enrolment token has let {allowed} clients join", "Ask the operator for another")
         self.store.add_secret(client, prepared, token)
-        self._hashes.remember(secret, prepared)
-        self._secrets[client] = prepared
         self._joined[token] += 1
 
+    def drop(self, client: str) -> None:
+        """Do not know a client's secret any more, as the store does not; in the writer's turn only."""
+        self._secrets.pop(client, None)
+        self._joined = Counter(self.store.enrolments().values())
+
     def keep(self, client: str, secret: str) -> None:
-        """Remember a new client's secret, durably."""
-        self.admit(client, secret, slow_hash(secret), "")
+        """Remember a client's new secret, durably."""
+        self.admit(client, secret, slow_hash(secret), "", reset=True)
 
     async def client(self, credential: str, client: str) -> None:
         """Only the client itself acts as the client."""
-        if not credential or client not in self._secrets or not await self._is_secret(client, credential):
+        if not credential or not await self._is_secret(client, credential):
             raise _unauthorized(credential, "not the secret this client joined with", "its secret")
 
-    async def admin(self, credential: str) -> None:
-        """Only the operator."""
-        if await self._token(credential, "admin") is None:
+    async def admin(self, credential: str) -> str:
+        """Only the operator; the token's name."""
+        token = await self._token(credential, "admin")
+        if token is None:
             raise _unauthorized(credential, "not a valid admin token", "an admin token")
+        return token.name
 
     async def anybody(self, credential: str) -> None:
         """Whoever may join, and the operator."""
@@ -94,16 +116,22 @@ class Auth:
 
     async def upgraded(self, client: str, secret: str) -> str:
         """The slow hash of a secret that an older version kept; nothing where there is one already."""
-        return await self._hashes.make(secret) if is_older(self._secrets[client]) else ""
+        return await self._hashes.make(secret) if self._is_older(client) else ""
 
     def upgrade(self, client: str, secret: str, made: str) -> None:
         """Keep a client's secret under this hash from now on. In the writer's turn only."""
+        if not self._is_older(client):  # it was reset or forgotten a moment earlier
+            return
         self.store.replace_secret(client, made)
         self._hashes.remember(secret, made)
         self._secrets[client] = made
 
+    def _is_older(self, client: str) -> bool:
+        return client in self._secrets and is_older(self._secrets[client])
+
     async def _is_secret(self, client: str, text: str) -> bool:
-        return await self._hashes.match(text, self._secrets[client])
+        known = self._secrets.get(client)  # none, where the member was forgotten a moment earlier
+        return known is not None and await self._hashes.match(text, known)
 
     async def _token(self, text: str, scope: Scope) -> Token | None:
         """The valid token of this scope with this text."""
@@ -124,14 +152,17 @@ class NoAuth:
     async def enrolment(self, credential: str) -> str:
         return ""
 
-    async def prepared(self, client: str, secret: str) -> str:
+    async def prepared(self, client: str, secret: str, reset: bool = False) -> str:
         return ""
 
-    def admit(self, client: str, secret: str, prepared: str, token: str) -> None: ...
+    def admit(self, client: str, secret: str, prepared: str, token: str, reset: bool = False) -> None: ...
+
+    def drop(self, client: str) -> None: ...
 
     async def client(self, credential: str, client: str) -> None: ...
 
-    async def admin(self, credential: str) -> None: ...
+    async def admin(self, credential: str) -> str:
+        return ""
 
     async def anybody(self, credential: str) -> None: ...
 

@@ -54,6 +54,15 @@ HERE = {
     },
 }
 PLAIN: dict[str, str] = {"type": "object"}
+ABOUT_MEMBER = {
+    "type": "object",
+    "required": ["client", "samples", "answered", "number", "open", "present", "standing", "mixture"],
+}
+WHY = {"type": "string", "maxLength": 500, "description": "kept in the journal with the name of the token"}
+REASON = {"application/json": {"schema": {"type": "object", "properties": {"why": WHY}}}}
+TO = {"type": "integer", "minimum": 0, "maximum": (1 << 53) - 1, "description": "the event whose state comes back"}
+BACK = {"application/json": {"schema": {"type": "object", "required": ["to"], "properties": {"to": TO, "why": WHY}}}}
+DONE = {200: {"content": {"application/json": {"schema": {"type": "object", "required": ["event"]}}}}}
 STATUS = {"application/json": {"schema": {"type": "object", "required": ["status"]}}}
 
 # route: its successful responses, the statuses of its refusals, its request body
@@ -71,6 +80,16 @@ ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]
     "public_keys": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (400, 401, 429), {}),
     "description": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (400, 401, 429), {}),
     "metrics": ({200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}, (400, 401, 429), {}),
+    "members": (
+        {200: {"content": {"application/json": {"schema": {"type": "array", "items": ABOUT_MEMBER}}}}},
+        (400, 401, 429),
+        {},
+    ),
+    "member": ({200: {"content": {"application/json": {"schema": ABOUT_MEMBER}}}}, (400, 401, 404, 429), {}),
+    "standing": (DONE, (400, 401, 404, 408, 413, 415, 422, 429, 503, 507), REASON),
+    "rollback": (DONE, (400, 401, 408, 410, 413, 415, 422, 429, 503, 507), BACK),
+    "forget": (DONE, (400, 401, 404, 408, 410, 413, 415, 422, 429, 503, 507), REASON),
+    "models": ({200: {"content": {MEDIA: BINARY}}}, (400, 401, 429), {}),
     "healthy": ({200: {"content": STATUS}}, (), {}),
     "ready": ({200: {"content": STATUS}, 503: {"description": "stopping", "content": STATUS}}, (), {}),
 }

@@ -32,11 +32,14 @@ def replay(
 
 
 def _another_task(coordinator: Coordinator, event: Event) -> list[str]:
-    """What an upload answers here other than what it answered; of older events, only this is known."""
+    """What an upload answers here other than what it answered; of older events, only this is known.
+
+    A coordinator that keeps no tasks knows nothing of it.
+    """
     if event.outcome or event.measured is None:
         return []
     given = [reply.task for reply in coordinator.recorded(event.client)]
-    same = any(event.measured.receipt.digest in receipt_digests(task) for task in given)
+    same = not given or any(event.measured.receipt.digest in receipt_digests(task) for task in given)
     return [] if same else [f"task of {event.client} before it"]
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
 from artesian.core import Task
-from artesian.engine.admission import check_client
-from artesian.errors import BadClient, BadFormat, Busy, MissingExtra, StorageError
+from artesian.engine.admission import check_client, check_welcome
+from artesian.errors import BadClient, BadFormat, Busy, MissingExtra, StorageError, Unauthorized
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.crowding import Crowd, address_of
 from artesian.server.keys import SigningKeys
@@ -20,6 +20,7 @@ from artesian.server.log import Receive, Scope, Send
 from artesian.server.messages import etag, read_upload, task_pieces
 from artesian.server.metrics import Latencies, metrics_text
 from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
+from artesian.server.operator_routes import OperatorRoutes
 from artesian.server.partial_uploads import PartialUploads
 from artesian.server.service import Service
 from artesian.server.settings import Settings
@@ -70,6 +71,7 @@ class Routes:
             ("GET", "/metrics", self.metrics),
         ):
             app.add_api_route(path, route, methods=[method], **described(route.__name__))
+        OperatorRoutes(self.service, self.auth, self.limits, self.credential).add_to(app)
 
     async def federation(self, request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
@@ -96,8 +98,8 @@ class Routes:
         body = await self.limits.receive_small(request.stream())
         samples, changed, secret = _joining(body, self.auth.needs_secret)
         check_client(client, samples)
-        prepared = await self.auth.prepared(client, secret)
-        await self.service.run(lambda: self.auth.admit(client, secret, prepared, token))
+        prepared = await self.auth.prepared(client, secret, self._is_reset(client))
+        await self.service.run(lambda: self.auth.admit(client, secret, prepared, token, self._is_reset(client)))
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.limits.room(self._response_bytes(client)))
             return await self._respond(client, await self.service.join(client, samples, changed), 202, held)
@@ -184,12 +186,20 @@ class Routes:
     # inside
 
     async def _check_client(self, request: Request, client: str) -> None:
-        """Only the client itself; a secret that an older version hashed is hashed anew."""
+        """Only the client itself, as long as it is welcome; a secret that an older version hashed is hashed anew."""
         secret = self.credential(request)
         await self.auth.client(secret, client)
+        if self._is_reset(client):
+            raise Unauthorized(f"The operator reset client {client}", "Join again with a new secret")
         if made := await self.auth.upgraded(client, secret):
             with suppress(StorageError):  # the next request tries again
                 await self.service.run(lambda: self.auth.upgrade(client, secret, made))
+
+    def _is_reset(self, client: str) -> bool:
+        """Whether a client has a new secret to bring; one that was revoked is refused."""
+        member = self.coordinator.known(client)
+        check_welcome(client, member)
+        return member is not None and member.reset
 
     async def _acknowledged(self, client: str, number: int, digest: str, body: memoryview) -> dict[str, str]:
         """The header with the signed acknowledgement of an upload that was taken; none without a store."""

@@ -26,6 +26,7 @@ from artesian.server.federation import Federation
 from artesian.server.keys import SigningKeys
 from artesian.server.log import start_logging
 from artesian.server.measuring import measured_in
+from artesian.server.operating import describe_member, reach_of
 from artesian.server.service import Service, utc
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
@@ -60,7 +61,7 @@ def run(
             federation,
             store,
             snapshot_every=settings.snapshot_every,
-            keep_uploads=settings.keep_uploads,
+            retain=settings.retention,
             measurers=settings.measurers,
             measure=measured_in(pool) if pool else None,
             report=say,
@@ -176,6 +177,7 @@ def describe(folder: Path) -> dict[str, Any]:
         raise SettingError(f"No snapshot in the store {folder} yet", "Start its server once")
     newest, (first, last) = history.snapshots[-1], history.times()
     state = snapshot_of(json.loads(newest.record)).state
+    reach = reach_of([row.events for row in history.snapshots], history.forgotten, history.count)
     return {
         **{key: value for key, value in history.about.items() if key != BEGAN},
         "events": history.count,
@@ -184,20 +186,12 @@ def describe(folder: Path) -> dict[str, Any]:
         "written_by": history.writer(history.count + 1),
         "snapshot_at": newest.events,
         "version": state.version,
+        "rollback_from": reach.rollback_from,
+        "forget_from": reach.forget_from,
         "clusters": [
             {"name": k, "updated": c.updated, "updates": c.updates, "loss": c.loss} for k, c in state.clusters.items()
         ],
-        "members": [
-            {
-                "client": client,
-                "samples": m.samples,
-                "answered": m.answered,
-                "open": m.receipt.number if m.receipt else None,
-                "present": m.present,
-                "mixture": m.mixture,
-            }
-            for client, m in sorted(state.members.items())
-        ],
+        "members": [describe_member(client, member) for client, member in sorted(state.members.items())],
         "last": [_brief(json.loads(row.record)) for row in history.events[-5:]],
     }
 

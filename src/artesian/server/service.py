@@ -23,6 +23,7 @@ from artesian.server.replaying import replay
 from artesian.server.studies import Studies
 from artesian.server.versions import versions_of
 from artesian.storage.failpoints import reach
+from artesian.storage.retention import ALL, NOTHING, Retention
 from artesian.storage.store import Store
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Service:
         *,
         snapshot_every: int = 100,
         keep_uploads: bool = False,
+        retain: Retention = NOTHING,
         measurers: int = 2,
         measure: Measure | None = None,
         studies: Studies | None = None,
@@ -76,7 +78,8 @@ class Service:
         self._newest: float | None = None  # when the newest upload was accepted
         self.failed: MachineError | None = None  # why the last snapshot could not be written
         self.closed = False  # in good order
-        self.snapshot_every, self.keep_uploads = snapshot_every, keep_uploads
+        self.snapshot_every, self.retain = snapshot_every, ALL if keep_uploads else retain
+        self.holding = False  # while a past state is rebuilt, nothing is dropped
         self.counts, self._measure = Counts(), measure
         self._since_snapshot = 0
         self._writer = ThreadPoolExecutor(1, "writer")
@@ -123,6 +126,8 @@ class Service:
         service._take_over(versions_of(federation.algorithm), done, bool(accepted))
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         coordinator.begin_study()  # again, if one was under way
+        for client in sorted(set(coordinator.desk.retired) & set(store.secrets())):
+            service.clean_up(client)  # a crash came just after it was forgotten
         for line in (*store.notes, *store.old_damage(), *accepted[:1], *service._told()):
             report(line)
         return service
@@ -235,6 +240,26 @@ class Service:
     def _own(self, client: ClientId, replies: list[Reply]) -> Task | None:
         return next((reply.task for reply in replies if reply.client == client), None)
 
+    async def act(self, change: Callable[[], T]) -> T:
+        """Do what an operator wants, in the writer's turn, and wake those who wait for a task."""
+        return await self._fold(change)
+
+    def save(self) -> None:
+        """Take a snapshot now; in the writer's turn only."""
+        if self.store is not None:
+            self._save()
+
+    def clean_up(self, client: ClientId) -> None:
+        """Drop what is left of a member who was forgotten, its secret last; in the writer's turn only."""
+        assert self.store is not None
+        snapshot = self.coordinator.snapshot(tasks=False)
+        self.store.save(snapshot, retain=ALL)  # a start needs nothing older from here on
+        dropped = self.store.drop_snapshots_of(client)
+        rounds = self.coordinator.pace.in_rounds  # another forgetting would need the uploads that go now
+        self.store.save(snapshot, retain=NOTHING if rounds else self.retain)
+        self.store.purge(dropped)
+        self.store.drop_secret(client)
+
     async def _fold(self, change: Callable[[], T]) -> T:
         """Make a change that may fold, with a snapshot when one is due, and wake those who wait for a task."""
         result = await self.run(partial(self._then_snapshot, change))
@@ -268,12 +293,12 @@ class Service:
         assert self.store is not None
         if accepted or versions != self.store.writer():
             if self.store.count > done:
-                self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
+                self.store.save(self.coordinator.snapshot(tasks=False), retain=self.retain)
             self.store.begin_stretch(versions)
 
     def _save(self) -> None:
         assert self.store is not None
-        self.store.save(self.coordinator.snapshot(tasks=False), keep_uploads=self.keep_uploads)
+        self.store.save(self.coordinator.snapshot(tasks=False), retain=ALL if self.holding else self.retain)
         self._since_snapshot = 0
         self.counts.snapshots += 1
 

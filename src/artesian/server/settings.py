@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from artesian.errors import check
+from artesian.storage.retention import ALL, Retention
 
 
 @dataclass(frozen=True)
@@ -14,6 +15,7 @@ class Settings:
 
     snapshot_every: int = 100  # folds between two snapshots
     keep_uploads: bool = False  # keep raw uploads after a snapshot stands for them
+    retain: str = "1000 uploads, 4 GB"  # what is kept to roll back and forget: bounds that all hold, "all" or "none"
     measure: Literal["threads", "processes", "ray"] = "threads"  # who measures uploads
     measurers: int = 2  # uploads measured at once
     ray_address: str | None = None  # of a cluster; None: as RAY_ADDRESS says, or one of the server's own
@@ -54,3 +56,9 @@ class Settings:
             "longest_wait is at least 0": self.longest_wait >= 0,
         }
         check(self, rules)
+        Retention.of(self.retain)
+
+    @property
+    def retention(self) -> Retention:
+        """How much of the past is kept."""
+        return ALL if self.keep_uploads else Retention.of(self.retain)

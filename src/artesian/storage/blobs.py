@@ -71,6 +71,11 @@ class Blobs:
         self._sound.add(name)
         return array
 
+    def size(self, name: str) -> int:
+        """The bytes of an array's file; 0 where it was dropped."""
+        path = self.path(name)
+        return path.stat().st_size if path.exists() else 0
+
     def keep(self, names: Collection[str]) -> None:
         """Drop every array not among `names`."""
         for path in self.folder.glob("*.safetensors"):

@@ -18,7 +18,7 @@ from artesian.errors import SettingError, StorageError
 from artesian.storage.blobs import Blobs
 from artesian.storage.files import make_folder, storage, sync_folder, write_file
 from artesian.storage.history import StoreHistory, behind, broken, slot
-from artesian.storage.reading import connection, damaged, mark_of, rows_of
+from artesian.storage.reading import connection, damaged, mark_of, rows_of, unchecked_history
 
 ATTEMPTS = 20  # copies of the database, where snapshots keep dropping arrays
 Progress = Callable[[int, int], None]  # how many arrays are copied, and how many there are
@@ -68,16 +68,21 @@ def _copied(source: Path, partial: Path, progress: Progress) -> Copied:
     for attempt in range(1, ATTEMPTS + 1):
         history = _copy_database(source, partial / "artesian.db")
         vanished, left_out = _copy_arrays(history, here, there, progress)
-        if not vanished:
+        if not vanished and not (left_out and attempt < ATTEMPTS and _went_on(source, history)):
             there.keep(history.expected)
             return Copied(history, len(there.names()), attempt, tuple(left_out))
-        if before is not None and before.snapshots == history.snapshots:
+        if vanished and before is not None and before.snapshots == history.snapshots:
             raise StorageError(f"The stored array is missing: {here.path(vanished)}", "Restore the file from a backup")
         before = history
     raise StorageError(
         f"Snapshots of {source} were taken faster than its arrays could be copied",
         "Copy to a faster disk, or set snapshot_every higher",
     )
+
+
+def _went_on(source: Path, history: StoreHistory) -> bool:
+    """Whether a snapshot was taken since, which may have dropped some of the older arrays."""
+    return unchecked_history(source).snapshots != history.snapshots
 
 
 def _copy_database(source: Path, path: Path) -> StoreHistory:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from artesian.core import Tree
 from artesian.errors import UnknownFormat
 from artesian.storage.blobs import named_in
 
@@ -52,6 +53,14 @@ class SecretRow(NamedTuple):
     digest: str
 
 
+class ActRow(NamedTuple):
+    """An operator's act, as far as it says what can still be read."""
+
+    kind: str
+    client: str
+    to: int  # of a rollback: the event gone back to
+
+
 class StoreMark(NamedTuple):
     """The number and the chain of the last event, as the file beside the database knows them."""
 
@@ -82,12 +91,39 @@ class StoreHistory:
     @cached_property
     def needed(self) -> frozenset[str]:
         """The arrays without which no server can go on: of the newest snapshot and the events after it."""
-        return self._arrays(self.snapshots[-1:])
+        newest = self.snapshots[-1:]
+        rows = self.events[newest[0].events if newest else 0 :]
+        return _arrays(json.loads(record) for record in [row.record for row in newest] + [row.record for row in rows])
 
     @cached_property
     def expected(self) -> frozenset[str]:
-        """The arrays that belong here: also those of older snapshots that are kept, and of the events after them."""
-        return self._arrays(self.snapshots)
+        """The arrays that belong here: also those of older snapshots that are kept, and of the events after them.
+
+        Not those of the tasks that were open at an older snapshot, nor what a forgotten member uploaded.
+        """
+        older = self.snapshots[:-1]
+        rows = self.events[older[0].events : self.snapshots[-1].events] if older else ()
+        told = [{**json.loads(row.record), "open_tasks": {}} for row in older]
+        return self.needed | _arrays((*told, *(json.loads(row.record) for row in rows if not self.is_gone(row))))
+
+    @cached_property
+    def acts(self) -> Mapping[int, ActRow]:
+        """Every act of an operator, by the number of its event."""
+        told = {row.number: json.loads(row.record) for row in self.events if '"act":{' in row.record}
+        acted = {number: record for number, record in told.items() if record.get("act")}
+        return {number: ActRow(told["kind"], told["client"], told["act"]["to"]) for number, told in acted.items()}
+
+    @cached_property
+    def forgotten(self) -> Mapping[str, int]:
+        """Every member that was forgotten, and the number of that event."""
+        return forgotten_in(self.acts)
+
+    def is_gone(self, row: EventRow) -> bool:
+        """Whether an event is an upload of a member who was forgotten after it: its arrays were dropped."""
+        if not self.forgotten or row.number >= max(self.forgotten.values()):
+            return False
+        told = json.loads(row.record)
+        return told["kind"] == "upload" and row.number < self.forgotten.get(told["client"], 0)
 
     def writer(self, number: int) -> Mapping[str, str]:
         """The versions of the code that wrote this event; none are known of what format 1 wrote."""
@@ -100,10 +136,14 @@ class StoreHistory:
         first = next((at for at in found if at is not None), None)
         return first, json.loads(self.events[-1].record).get("at") if self.events else None
 
-    def _arrays(self, snapshots: Sequence[SnapshotRow]) -> frozenset[str]:
-        first = snapshots[0].events if snapshots else 0
-        records = [row.record for row in snapshots] + [row.record for row in self.events[first:]]
-        return frozenset(name for record in records for name in named_in(json.loads(record)))
+
+def forgotten_in(acts: Mapping[int, ActRow]) -> dict[str, int]:
+    """Every member that was forgotten, and the number of the last such event."""
+    return {act.client: number for number, act in sorted(acts.items()) if act.kind == "forget"}
+
+
+def _arrays(records: Iterable[Tree]) -> frozenset[str]:
+    return frozenset(name for record in records for name in named_in(record))
 
 
 def chained(chain: str, record: str) -> str:

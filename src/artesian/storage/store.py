@@ -20,7 +20,7 @@ import numpy as np
 
 from artesian.core import Event, Snapshot, Tree
 from artesian.errors import MissingExtra, Refused, StorageError, StoreDamaged, StoreLocked, StoreMismatch
-from artesian.storage.blobs import Blobs
+from artesian.storage.blobs import Blobs, named_in
 from artesian.storage.codec import scatter, to_json, to_tree
 from artesian.storage.failpoints import reach
 from artesian.storage.files import lock_file, lock_folder, make_folder, make_private, storage, sync_folder, write_file
@@ -28,6 +28,7 @@ from artesian.storage.history import (
     BEGAN,
     SLOT,
     STORE_FORMAT,
+    ActRow,
     EventRow,
     SnapshotRow,
     StoreHistory,
@@ -37,6 +38,7 @@ from artesian.storage.history import (
     broken,
     chained,
     check_store_format,
+    forgotten_in,
     genesis,
     read_mark,
     slot,
@@ -44,6 +46,7 @@ from artesian.storage.history import (
 from artesian.storage.older import translated
 from artesian.storage.open_tasks import OpenTasks
 from artesian.storage.reading import damaged, event_of, snapshot_of
+from artesian.storage.retention import ALL, NOTHING, Recorded, Retention, kept_snapshots
 
 try:
     import sqlalchemy as sql
@@ -117,6 +120,9 @@ class Store:
         self.notes: list[str] = []  # what the operator should know of how the folder was found
         self.count, self.chain = 0, ""  # events so far, and the digest of them all
         self._sound = True  # mark and database agree
+        self._past: dict[int, Recorded] = {}  # events behind the newest snapshot, as far as they were asked for
+        self._bases: dict[int, set[str]] = {}  # the arrays that each older snapshot needs, without open tasks
+        self._acts: dict[int, ActRow] = {}  # of the operator
         self._held = ExitStack()  # everything to close
         self._rollback: Callable[[], None] = lambda: None  # of the database, once it is open
         with self._held:
@@ -139,6 +145,8 @@ class Store:
         self._sound = False
         self._set_mark(number, chain)
         self.count, self.chain, self._sound = number, chain, True
+        if event.act is not None:
+            self._acts[number] = ActRow(event.kind, event.client, event.act.to)
         reach("between-mark-and-change")
         return number
 
@@ -159,38 +167,151 @@ class Store:
             self._db.rollback()
         return [json.loads(record) for record in reversed(records)]
 
-    def save(self, snapshot: Snapshot, *, keep_uploads: bool = False) -> None:
-        """Write a snapshot with the open tasks, then drop what only older ones needed.
+    def save(self, snapshot: Snapshot, *, keep_uploads: bool = False, retain: Retention = NOTHING) -> None:
+        """Write a snapshot with the open tasks, then drop what is not needed any more.
 
-        Raw uploads before it are dropped too. With `keep_uploads` they stay, and so do the oldest snapshot and those
-        with which other code took over: everything since can be replayed.
+        Older snapshots, and the uploads after them, stay within the bounds of `retain`; all with `keep_uploads`. Those
+        with which other code took over are not thinned out: everything since the oldest one can be replayed.
         """
         assert not snapshot.open_tasks, "open tasks are kept in open_tasks"
-        names = self.open_tasks.settle(self.blobs)
+        retain = ALL if keep_uploads else retain
+        names: set[str] = set()
 
         def put(path: str, array: np.ndarray) -> Tree:
             names.add(name := self.blobs.put(array))
             return {"$blob": name}
 
-        record = to_json({**scatter(to_tree(snapshot), put), "open_tasks": self.open_tasks.records})
+        scattered = scatter(to_tree(snapshot), put)
+        tasks = self.open_tasks.settle(self.blobs)
+        record = to_json({**scattered, "open_tasks": self.open_tasks.records})
+        kept = self._kept(retain)
         reach("between-blobs-and-snapshot")
         row = {"events": self.count, "record": record, "chain": self.chain}
         with self._database():
             self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events == self.count))
             self._db.execute(SNAPSHOTS.insert().values(**row, digest=chained(self.chain, record)))
-            self._db.execute(SNAPSHOTS.delete().where(*self._outdated(keep_uploads)))
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events.not_in([*kept, self.count])))
             self._db.commit()
         reach("between-snapshot-and-cleaning")
-        if not keep_uploads:
-            self.blobs.keep(names)
+        self._bases = {at: found for at, found in self._bases.items() if at in kept} | {self.count: names}
+        if retain != ALL:
+            self.blobs.keep(names | tasks | self._needed(kept))
 
-    def _outdated(self, keep_uploads: bool) -> list[Any]:
-        """Which snapshots go when a new one is there."""
-        older = [SNAPSHOTS.c.events < self.count]
-        if not keep_uploads:
-            return older
-        oldest = sql.select(sql.func.min(SNAPSHOTS.c.events)).scalar_subquery()
-        return [*older, SNAPSHOTS.c.events > oldest, SNAPSHOTS.c.events.not_in(sql.select(STRETCHES.c.events))]
+    def drop_snapshots_of(self, client: str) -> set[str]:
+        """Drop what holds uploads of a forgotten member among the snapshots before that; the names of their arrays."""
+        before = self.forgotten()[client]
+        tainted = [at for at in self.snapshots() if at < before and self._has_answered(at, client)]
+        with self._database():
+            names = set[str]().union(*map(self._names_of, tainted))
+            self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events.in_(tainted)))
+            self._db.commit()
+        return names
+
+    def purge(self, more: set[str]) -> None:
+        """Drop what members uploaded who were forgotten, and these arrays, however much is retained."""
+        forgotten, theirs, used = self.forgotten(), set(more), self.open_tasks.settle(self.blobs)
+        for number, record in self._records(0, self.count):
+            told = json.loads(record)
+            gone = told["kind"] == "upload" and number < forgotten.get(told["client"], 0)
+            (theirs if gone else used).update(named_in(told))
+        for name in theirs.difference(used, *(self._names_of(at) for at in self.snapshots())):
+            self.blobs.drop(name)
+
+    def snapshots(self) -> list[int]:
+        """After which events there is a snapshot."""
+        with self._database():
+            found = self._db.execute(sql.select(SNAPSHOTS.c.events).order_by(SNAPSHOTS.c.events)).scalars().all()
+            self._db.rollback()
+        return list(found)
+
+    def snapshot(self, at: int) -> Snapshot:
+        """The snapshot after this event, without open tasks."""
+        record = {**self._snapshot_record(at), "open_tasks": {}}
+        return self._value("snapshot", partial(snapshot_of, record, self.blobs))
+
+    def numbered(self, after: int, upto: int) -> list[tuple[int, Event]]:
+        """The events of these numbers that can still be read: not the uploads of a member before it was forgotten."""
+        forgotten = self.forgotten()
+        records = [(number, json.loads(record)) for number, record in self._records(after, upto)]
+        return [
+            (number, self._value("event", partial(event_of, record, self.blobs)))
+            for number, record in records
+            if record["kind"] != "upload" or number >= forgotten.get(record["client"], 0)
+        ]
+
+    def forgotten(self) -> dict[str, int]:
+        """Every member that was forgotten, and the number of that event."""
+        return forgotten_in(self._acts)
+
+    def rollbacks(self) -> set[int]:
+        """The events that rollbacks went back to."""
+        return {act.to for act in self._acts.values() if act.kind == "rollback"}
+
+    def without(self, client: str) -> int | None:
+        """The newest snapshot before any upload of this client, by its event; None: there is none any more."""
+        return next((at for at in reversed(self.snapshots()) if not self._has_answered(at, client)), None)
+
+    def _has_answered(self, at: int, client: str) -> bool:
+        """Whether a client had uploaded something when this snapshot was taken."""
+        member = self._snapshot_record(at)["state"]["members"].get(client)
+        return member is not None and member["answered"] > 0
+
+    def _records(self, after: int, upto: int) -> list[tuple[int, str]]:
+        query = sql.select(EVENTS.c.number, EVENTS.c.record).where(EVENTS.c.number > after, EVENTS.c.number <= upto)
+        with self._database():
+            rows = self._db.execute(query.order_by(EVENTS.c.number)).all()
+            self._db.rollback()
+        return [(row.number, row.record) for row in rows]
+
+    def _kept(self, retain: Retention) -> list[int]:
+        """Which older snapshots stay when there is one of now."""
+        if retain == NOTHING:
+            return []
+        taken = [at for at in self.snapshots() if at < self.count]
+        if retain == ALL or not taken:
+            return kept_snapshots(dict.fromkeys(taken, 0), (), self.count, retain, self._taken_over())
+        sizes = {at: sum(map(self.blobs.size, self._names_of(at))) for at in taken}
+        return kept_snapshots(sizes, self._recorded(taken[0]), self.count, retain, self._taken_over())
+
+    def _taken_over(self) -> set[int]:
+        """After which events other code wrote on."""
+        with self._database():
+            found = self._db.execute(sql.select(STRETCHES.c.events)).scalars().all()
+            self._db.rollback()
+        return set(found)
+
+    def _recorded(self, after: int) -> list[Recorded]:
+        """What the events after this one keep on disk."""
+        known = max(self._past, default=after)
+        if not self._past or min(self._past) > after + 1:
+            self._past, known = {}, after
+        for number, record in self._records(known, self.count):
+            told = json.loads(record)
+            names = tuple(named_in(told))
+            size = sum(map(self.blobs.size, names))
+            self._past[number] = Recorded(number, told["client"], told["kind"] == "upload", names, size)
+        self._past = {number: event for number, event in self._past.items() if number > after}
+        return list(self._past.values())
+
+    def _needed(self, kept: list[int]) -> set[str]:
+        """The arrays of older snapshots and of the events after the first of them, but for the forgotten."""
+        forgotten, names = self.forgotten(), set[str]()
+        for event in self._recorded(min(kept, default=self.count)):
+            if not event.upload or event.number >= forgotten.get(event.client, 0):
+                names.update(event.names)
+        return names.union(*(self._names_of(at) for at in kept))
+
+    def _names_of(self, at: int) -> set[str]:
+        """The arrays of the snapshot after this event, without its open tasks."""
+        if at not in self._bases:
+            self._bases[at] = set(named_in({**self._snapshot_record(at), "open_tasks": {}}))
+        return self._bases[at]
+
+    def _snapshot_record(self, at: int) -> dict[str, Any]:
+        with self._database():
+            record = self._db.execute(sql.select(SNAPSHOTS.c.record).where(SNAPSHOTS.c.events == at)).scalar_one()
+            self._db.rollback()
+        return dict(translated(Snapshot, json.loads(record)))
 
     def latest(self) -> tuple[int, Snapshot] | None:
         """The newest snapshot, with the number of events before it; its open tasks go to `open_tasks`."""
@@ -224,7 +345,7 @@ class Store:
             self._db.commit()
 
     def replace_secret(self, client: str, digest: str) -> None:
-        """Keep another hash of the same secret."""
+        """Keep another hash for a client: of the same secret, or of a new one."""
         row = {"hash": digest, "digest": chained(client, digest)}
         with self._database():
             self._db.execute(SECRETS.update().where(SECRETS.c.client == client).values(**row))
@@ -238,6 +359,13 @@ class Store:
         if any(row.digest != chained(str(row.client), str(row.token)) for row in rows):
             raise self._damaged("the token of a client was altered")
         return {row.client: row.token for row in rows}
+
+    def drop_secret(self, client: str) -> None:
+        """Forget a client's secret, and the token it joined with."""
+        with self._database():
+            self._db.execute(SECRETS.delete().where(SECRETS.c.client == client))
+            self._db.execute(ENROLMENTS.delete().where(ENROLMENTS.c.client == client))
+            self._db.commit()
 
     def find_upload(self, client: str, number: int) -> tuple[int, str] | None:
         """The number and the chain of the event that an upload became."""
@@ -255,9 +383,10 @@ class Store:
             self._db.rollback()
         return self._value("row", lambda: {row.key: json.loads(row.value) for row in rows})
 
-    def writer(self) -> dict[str, str]:
-        """The versions of the code that wrote last; none are known of what format 1 wrote."""
+    def writer(self, number: int | None = None) -> dict[str, str]:
+        """The versions of the code that wrote an event, or that wrote last; none are known of what format 1 wrote."""
         query = sql.select(STRETCHES.c.versions).order_by(STRETCHES.c.events.desc()).limit(1)
+        query = query if number is None else query.where(STRETCHES.c.events < number)
         with self._database():
             found = self._db.execute(query).scalar()
             self._db.rollback()
@@ -395,7 +524,7 @@ class Store:
         """Every event follows from the one before it, and every snapshot belongs to one of them."""
         for problem in broken(history):
             raise self._damaged(problem)
-        self.count, self.chain = history.count, history.chain
+        self.count, self.chain, self._acts = history.count, history.chain, dict(history.acts)
 
     def _check_mark(self, history: StoreHistory) -> None:
         """The database must hold every event up to the mark; one more may have come just before a crash."""

@@ -1,0 +1,281 @@
+"""Commands that change a federation: members, models, rollback, forget. On a running server, or on a stopped store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from artesian.cli.application import AsJson, app
+from artesian.cli.console import out, print_table, show
+from artesian.errors import SettingError
+
+if TYPE_CHECKING:
+    from artesian.server.operating import Operator
+
+members_app = typer.Typer(no_args_is_help=True, help="List the members of a federation, and decide about one.")
+models_app = typer.Typer(no_args_is_help=True, help="Export the models of a federation.")
+app.add_typer(members_app, name="members", rich_help_panel="Federations")
+app.add_typer(models_app, name="models", rich_help_panel="Federations")
+
+Name = Annotated[str, typer.Argument(metavar="CLIENT", help="Name of the member.")]
+Server = Annotated[str | None, typer.Option("--server", metavar="URL", help="Address of a running server.")]
+StoreFolder = Annotated[Path | None, typer.Option("--store", help="Folder of a store that no server uses.")]
+Source = Annotated[
+    str | None, typer.Option("--federation", metavar="SOURCE", help="With --store: what artesian serve serves from it.")
+]
+Token = Annotated[str | None, typer.Option(envvar="ARTESIAN_ADMIN_TOKEN", help="The admin token, with --server.")]
+TokenFile = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="File with the admin token.")]
+Authority = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates to trust, in PEM format.")]
+Why = Annotated[str, typer.Option("--why", help="The reason; it stays in the journal.")]
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a command acts: on a running server, or on a stopped store."""
+
+    server: str | None
+    store: Path | None
+    federation: str | None
+    token: str | None
+    token_file: Path | None
+    ca: Path | None
+
+    def __post_init__(self) -> None:
+        if (self.server is None) == (self.store is None):
+            raise SettingError("The command needs a server or a store", "Give --server URL, or --store FOLDER")
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """The bytes that a running server answers."""
+        from artesian.client.transport import Transport
+
+        assert self.server is not None
+        transport = Transport(self.server, patience=10.0, ca=self.ca, timeout=None)
+        try:
+            return transport.send(method, path, self._credential(), **({} if body is None else {"json": body})).content
+        finally:
+            transport.close()
+
+    def _credential(self) -> str:
+        if self.token_file is not None and not self.token_file.is_file():
+            raise SettingError(f"No such file: {self.token_file}", "Check --token-file")
+        told = self.token_file.read_text().strip() if self.token_file is not None else self.token
+        if not told or not (told.isascii() and told.isprintable()):
+            raise SettingError("No admin token was given", "Give --token or --token-file, or set ARTESIAN_ADMIN_TOKEN")
+        return told
+
+    @contextmanager
+    def operator(self) -> Iterator[Operator]:
+        """The operator of a stopped store, which is opened as its server would."""
+        from artesian.config.federations import load_served
+        from artesian.execution.threads import single_threaded
+        from artesian.server.operating import Operator
+        from artesian.server.service import Service
+        from artesian.storage.store import Store
+
+        assert self.store is not None
+        if not (self.store / "artesian.db").exists():
+            raise SettingError(f"No store in {self.store}: there is no artesian.db", "Serve it once first")
+        if self.federation is None:
+            raise SettingError(
+                "A stopped store is changed by the federation's own code", "Give --federation, as to artesian serve"
+            )
+        federation, settings = load_served(self.federation)
+        with single_threaded(federation.model):
+            store = Store(self.store, federation.identity)
+            try:
+                service = Service.open(federation, store, retain=settings.retention)
+            except BaseException:
+                store.close()
+                raise
+            try:
+                yield Operator(service)
+            finally:
+                service.close()
+
+
+@members_app.command("list")
+def list_members(
+    server: Server = None,
+    store: StoreFolder = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every member: samples, last upload, open task, standing, mixture. A stopped store needs no token."""
+    rows = _members(Target(server, store, None, token, token_file, ca))
+    if as_json:
+        sys.stdout.write(json.dumps(rows) + "\n")
+        return
+    cells = [
+        [row["client"], *(show(row[key]) for key in ("samples", "answered", "open")), row["standing"], _shares(row)]
+        for row in rows
+    ]
+    print_table(["member", "samples", "answered", "open task", "standing", "mixture"], cells, words=["mixture"])
+
+
+@members_app.command("show")
+def show_member(
+    client: Name,
+    server: Server = None,
+    store: StoreFolder = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+) -> None:
+    """Show one member as JSON."""
+    target = Target(server, store, None, token, token_file, ca)
+    sys.stdout.write(json.dumps(_member(target, client), indent=2) + "\n")
+
+
+def _judging(kind: Any, sentence: str) -> Callable[..., None]:
+    def judge(
+        client: Name,
+        server: Server = None,
+        store: StoreFolder = None,
+        federation: Source = None,
+        token: Token = None,
+        token_file: TokenFile = None,
+        ca: Authority = None,
+        why: Why = "",
+    ) -> None:
+        target = Target(server, store, federation, token, token_file, ca)
+        path = f"/v1/members/{quote(client, safe='')}/{kind}"
+        _report(target, path, {"why": why}, lambda operator, act: operator.change_standing(kind, client, act))
+
+    judge.__doc__ = sentence
+    return judge
+
+
+for _kind, _sentence in {
+    "revoke": "Make a member's secret invalid at once. It cannot join again under its name unless it is reset.",
+    "reset": "Let a wiped device return under its name with a new secret. Its task numbers go on.",
+    "quarantine": "Record and answer a member's uploads, and do not fold them.",
+    "release": "End a quarantine. Later uploads are folded again.",
+}.items():
+    members_app.command(_kind)(_judging(_kind, _sentence))
+
+
+@app.command(rich_help_panel="Federations")
+def rollback(
+    to: Annotated[int, typer.Option("--to", metavar="EVENT", help="The event whose state comes back.", min=0)],
+    server: Server = None,
+    store: StoreFolder = None,
+    federation: Source = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+    why: Why = "",
+) -> None:
+    """Bring back the state after an event. Task numbers go on, members stay, open tasks are replaced.
+
+    artesian rollback --to 4000 --server https://host:8440 --token-file admin --why "a bad batch of uploads"
+    """
+    target = Target(server, store, federation, token, token_file, ca)
+    _report(target, "/v1/rollback", {"to": to, "why": why}, lambda operator, act: operator.rollback(to, act))
+
+
+@app.command(rich_help_panel="Federations")
+def forget(
+    client: Name,
+    server: Server = None,
+    store: StoreFolder = None,
+    federation: Source = None,
+    token: Token = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+    why: Why = "",
+) -> None:
+    """Make the state what it would be had this member's uploads never been folded, and drop its record.
+
+    artesian forget c07 --server https://host:8440 --token-file admin --why "asked to be forgotten"
+    """
+    target = Target(server, store, federation, token, token_file, ca)
+    path = f"/v1/members/{quote(client, safe='')}/forget"
+    _report(target, path, {"why": why}, lambda operator, act: operator.forget(client, act))
+
+
+@models_app.command("export")
+def export_models(
+    source: Annotated[str, typer.Argument(metavar="STORE|URL", help="A stopped store, or a running server.")],
+    to: Annotated[Path, typer.Argument(metavar="FILE", help="The safetensors file to write.")],
+    token: Token = None,
+    token_file: TokenFile = None,
+    ca: Authority = None,
+) -> None:
+    """Write every cluster under its ordinary parameter names to a safetensors file; nothing in it is about a client.
+
+    artesian models export ./store models.safetensors
+    """
+    from artesian.storage.files import write_file
+
+    remote = source.startswith(("http://", "https://"))
+    target = Target(source if remote else None, None if remote else Path(source), None, token, token_file, ca)
+    write_file(to, target.ask("GET", "/v1/models") if remote else _stored_models(Path(source)))
+
+
+def _stored_models(store: Path) -> bytes:
+    """The models of the newest snapshot of a store."""
+    from artesian.server.models_file import models_file
+    from artesian.storage.blobs import Blobs
+    from artesian.storage.reading import read_history, snapshot_of
+
+    history = read_history(store)
+    if not history.snapshots:
+        raise SettingError(f"No snapshot in the store {store} yet", "Start its server once")
+    count, newest = history.count, history.snapshots[-1]
+    if newest.events < count:
+        said = f"the models after event {newest.events} of {count}: the newest snapshot"
+        out.print(f"{said}; start and stop the server for later")
+    record = {**json.loads(newest.record), "open_tasks": {}}
+    told = {"algorithm": history.about["algorithm"], "layout": history.about["layout"]}
+    return models_file(snapshot_of(record, Blobs(store / "blobs", create=False)).state, newest.events, told)
+
+
+def _member(target: Target, client: str) -> Any:
+    if target.server is not None:
+        return json.loads(target.ask("GET", f"/v1/members/{quote(client, safe='')}"))
+    found = [row for row in _members(target) if row["client"] == client]
+    if not found:
+        raise SettingError(f"No member is called {client!r}", "List them: artesian members list")
+    return found[0]
+
+
+def _members(target: Target) -> list[dict[str, Any]]:
+    if target.server is not None:
+        rows: list[dict[str, Any]] = json.loads(target.ask("GET", "/v1/members"))
+        return rows
+    from artesian.server.serve import describe
+
+    assert target.store is not None
+    found: list[dict[str, Any]] = describe(target.store)["members"]
+    return found
+
+
+def _report(target: Target, path: str, body: dict[str, Any], act: Callable[[Operator, Any], Any]) -> None:
+    """Act on the server or the store, and print what came of it as JSON."""
+    if target.server is not None:
+        told = json.loads(target.ask("POST", path, body))
+    else:
+        from artesian.core import Act
+
+        with target.operator() as operator:
+            told = asyncio.run(_awaited(act(operator, Act("local", body["why"]))))
+    sys.stdout.write(json.dumps(told) + "\n")
+
+
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
+def _shares(row: dict[str, Any]) -> str:
+    return " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())

@@ -1,0 +1,119 @@
+"""The operator's commands: on a running server, and on a store that nobody serves."""
+
+import json
+import signal
+import sys
+
+import pytest
+from promises.federation import APP, SECRET, Process, decode_task
+from safetensors.numpy import load_file
+from typer.testing import CliRunner
+
+from artesian import cli
+from artesian.errors import NotRetained, SettingError, Unauthorized, UnknownClient
+from artesian.server.serve import describe
+
+
+def run(*words: str, **environment: str):
+    told = CliRunner().invoke(cli.app, list(words), env=environment)
+    if told.exception is not None and not isinstance(told.exception, SystemExit):
+        raise told.exception
+    assert told.exit_code == 0, told.output
+    return told.stdout
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A server that two members have uploaded to."""
+    server = Process(tmp_path)
+    for client in ("c0", "c1"):
+        task = server.join(client)
+        for _ in range(3):
+            task = server.upload(client, task)
+    yield server
+    if server.poll() is None:
+        server.stop(signal.SIGTERM)
+
+
+def test_every_command_on_a_running_server(served, tmp_path) -> None:
+    token = tmp_path / "admin"
+    token.write_text(served.token("admin") + "\n")
+    there = ["--server", f"http://127.0.0.1:{served.port}", "--token-file", str(token)]
+    rows = json.loads(run("members", "list", *there, "--json"))
+    assert [(row["client"], row["answered"], row["standing"]) for row in rows] == [
+        ("c0", 3, "member"),
+        ("c1", 3, "member"),
+    ]
+    assert "c1\t" in run("members", "list", *there)
+    assert json.loads(run("members", "show", "c1", *there)) == rows[1]
+    for kind, standing in (
+        ("quarantine", "quarantined"),
+        ("release", "member"),
+        ("revoke", "revoked"),
+        ("reset", "reset"),
+    ):
+        told = json.loads(run("members", kind, "c1", *there, "--why", "a test"))
+        assert told["member"]["standing"] == standing
+    path = tmp_path / "models.safetensors"
+    run("models", "export", there[1], str(path), ARTESIAN_ADMIN_TOKEN=served.token("admin"))
+    assert "k1/weight" in load_file(path)
+    assert json.loads(run("rollback", "--to", "6", *there))["to"] == 6
+    assert json.loads(run("forget", "c1", *there))["left_out"] == 0
+    assert [row["client"] for row in json.loads(run("members", "list", *there, "--json"))] == ["c0"]
+    with pytest.raises(NotRetained, match="The state after event 1 cannot be rebuilt"):
+        run("rollback", "--to", "1", *there)
+    with pytest.raises(UnknownClient):
+        run("members", "revoke", "nobody", *there)
+    with pytest.raises(Unauthorized, match="not a valid admin token"):
+        run("forget", "c0", *there[:2], "--token", "wrong")
+    with pytest.raises(UnknownClient):
+        run("members", "show", "nobody", *there)
+
+
+def test_every_command_on_a_stopped_store(served, tmp_path, monkeypatch) -> None:
+    assert served.stop(signal.SIGTERM) == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "served", raising=False)
+    (tmp_path / "served.py").write_text(APP)
+    there = ["--store", "store", "--federation", "served:federation"]
+    assert [row["client"] for row in json.loads(run("members", "list", *there[:2], "--json"))] == ["c0", "c1"]
+    with pytest.raises(SettingError, match="No member is called 'nobody'"):
+        run("members", "show", "nobody", *there[:2])
+    assert json.loads(run("members", "show", "c1", *there[:2]))["answered"] == 3
+    run("models", "export", "store", "models.safetensors")
+    assert "k0/weight" in load_file(tmp_path / "models.safetensors")
+    assert json.loads(run("members", "quarantine", "c0", *there))["event"] == 9
+    assert json.loads(run("rollback", "--to", "6", *there, "--why", "a test"))["event"] == 10
+    assert json.loads(run("forget", "c1", *there))["event"] == 11
+    told = describe(tmp_path / "store")
+    assert (told["rollback_from"], told["forget_from"], told["events"]) == (11, 0, 11)
+    assert [event["kind"] for event in told["last"]][-3:] == ["quarantine", "rollback", "forget"]
+    assert "standing" in run("inspect", "store")
+    served.start()
+    task = served.join("c0")
+    assert decode_task(task).number == 6  # two acts replaced it
+    served.upload("c0", task)
+    assert served.request("GET", "/v1/clients/c1/task", SECRET)[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["members", "list"], "needs a server or a store"),
+        (["forget", "c0", "--server", "http://127.0.0.1:9", "--store", "x"], "needs a server or a store"),
+        (["forget", "c0", "--server", "http://127.0.0.1:9"], "No admin token was given"),
+        (["forget", "c0", "--server", "http://127.0.0.1:9", "--token-file", "none"], "No such file: none"),
+        (["forget", "c0", "--store", "nowhere"], "No store in nowhere"),
+    ],
+)
+def test_a_command_that_lacks_something_says_so(words, sentence, monkeypatch) -> None:
+    monkeypatch.delenv("ARTESIAN_ADMIN_TOKEN", raising=False)
+    with pytest.raises(SettingError, match=sentence):
+        run(*words)
+
+
+def test_a_stopped_store_is_changed_by_its_own_code(served, tmp_path) -> None:
+    served.stop(signal.SIGTERM)
+    with pytest.raises(SettingError, match="Give --federation"):
+        run("forget", "c0", "--store", str(tmp_path / "store"))
