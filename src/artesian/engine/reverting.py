@@ -72,11 +72,12 @@ def retired(snapshot: Snapshot, client: ClientId, member: Member) -> Snapshot:
 
 
 def _reverted(member: Member, then: Member | None) -> Member:
-    """A member whose numbers go on and whose standing stays, with the mixture and the budget of then."""
+    """A member whose numbers go on and whose standing stays; all else that it did is as then."""
     if then is None:
-        return replace(member, receipt=None, mixture=None, spent=0.0, spent_at=0)
-    spent, spent_at = then.spent, then.spent_at  # as the ledger of then counts uploads
-    return replace(member, receipt=None, mixture=then.mixture, samples=then.samples, spent=spent, spent_at=spent_at)
+        return replace(member, receipt=None, mixture=None, spent=0.0, spent_at=0, set_aside=0)
+    spent, spent_at, set_aside = then.spent, then.spent_at, then.set_aside  # with the ledger of then
+    same = replace(member, mixture=then.mixture, samples=then.samples)
+    return replace(same, receipt=None, spent=spent, spent_at=spent_at, set_aside=set_aside)
 
 
 def _answers(then: Member | None) -> bool:
