@@ -9,11 +9,16 @@ from safetensors.numpy import load
 
 from artesian.algorithms import FedAvg
 from artesian.core import Member
+from artesian.errors import ReplayDiffers, Unauthorized
+from artesian.server import operating
 from artesian.server.app import create_app
 from artesian.server.auth import Auth
 from artesian.server.messages import decode_task
 from artesian.server.models_file import start_from
 from artesian.server.tokens import Tokens
+from artesian.server.verifying import verify
+from artesian.storage.copying import copy_store
+from artesian.storage.reading import read_history
 from artesian.storage.retention import ALL, Retention
 from artesian.storage.store import Store
 
@@ -111,6 +116,7 @@ def test_uploads_in_quarantine_are_recorded_and_answered_and_not_folded(busy) ->
     reply = busy.upload("c1")
     assert (reply.status_code, decode_task(reply.content).number) == (200, 3)
     assert (busy.service.coordinator.state.version, busy.store.count) == (version, count + 1)
+    assert busy.store.last(1)[0]["set_aside"] == {"c1/2": "its member is in quarantine"}
     busy.act("/v1/members/c1/release")
     busy.upload("c1")
     assert busy.service.coordinator.state.version == version + 1
@@ -159,6 +165,92 @@ def test_a_rollback_brings_back_a_state_and_clients_fetch_their_task_again(busy)
     again = Server(busy.store.folder, retain=ALL)
     assert again.digest() == before
     again.close()
+
+
+def test_a_rollback_brings_back_what_members_had_spent(busy) -> None:
+    busy.work(5)
+    event, then = busy.store.count, dict(busy.service.coordinator.state.members)
+    busy.work(9)
+    busy.act("/v1/rollback", to=event)
+    coordinator = busy.service.coordinator
+    assert coordinator.desk.ledger.uploads == 5
+    assert {c: (m.spent, m.spent_at) for c, m in coordinator.state.members.items()} == {
+        c: (m.spent, m.spent_at) for c, m in then.items()
+    }
+
+
+def test_a_past_that_this_code_answers_in_another_way_is_not_brought_back(busy, monkeypatch) -> None:
+    busy.work(5)
+    before = busy.digest()
+
+    def differs(*_) -> None:
+        raise ReplayDiffers("Event 5 (upload of c0) now gives another cluster k0; it was written by artesian 0", "Wait")
+
+    monkeypatch.setattr(operating, "replay", differs)
+    reply = busy.act("/v1/rollback", to=6)
+    assert (reply.status_code, reply.json()["error"]) == (410, "NotRetained")
+    assert "now gives another cluster k0" in reply.json()["rule"]
+    assert busy.digest() == before
+
+
+@pytest.mark.parametrize("retain", [ALL, Retention(uploads=6)], ids=["all", "bounded"])
+def test_a_store_with_acts_in_its_past_is_sound_and_so_is_its_backup(tmp_path, retain) -> None:
+    busy = Busy(tmp_path / "store", retain=retain, snapshot_every=3)
+    busy.work(11)
+    event = busy.store.count - 1
+    busy.act("/v1/members/c3/quarantine")
+    assert busy.act("/v1/rollback", to=event).status_code == 200
+    for client in busy.tasks:
+        busy.fetch(client)
+    busy.work(8)
+    check_sound(tmp_path, "first")
+    busy.come("c9")
+    busy.work(2)
+    assert busy.upload("c9").status_code == 200
+    assert busy.act("/v1/members/c9/forget").status_code == 200
+    check_sound(tmp_path, "second")
+    busy.close()
+    check_sound(tmp_path, "third")
+    history = read_history(tmp_path / "store")
+    gone = [row for row in history.events if history.is_gone(row)]
+    assert [json.loads(row.record)["client"] for row in gone] == ["c9"]
+    assert len(history.snapshots) > 2
+
+
+def check_sound(folder, name: str) -> None:
+    """The store is sound, and so is a copy of it, of which nothing is missing."""
+    told = verify(folder / "store")
+    assert (told["sound"], told["problems"]) == (True, [])
+    assert told["replayed"] > 0
+    assert copy_store(folder / "store", folder / name).left_out == ()
+    assert verify(folder / name)["sound"]
+
+
+def test_a_token_that_is_used_up_takes_a_reset_member_and_counts_no_forgotten_one(busy) -> None:
+    busy.enrol = busy.tokens.make("enrol", "narrow", joins=1)
+    assert busy.join("c8", secret("c8")).status_code == 200
+    assert busy.join("c9", secret("c9")).status_code == 401
+    busy.act("/v1/members/c8/reset")
+    assert busy.join("c8", NEW).status_code == 200
+    assert busy.join("c9", secret("c9")).status_code == 401
+    busy.act("/v1/members/c8/forget")
+    assert "narrow" not in busy.store.enrolments().values()
+    assert busy.join("c9", secret("c9")).status_code == 200
+    assert busy.join("c8", NEW).status_code == 401
+
+
+def test_whoever_was_reset_or_forgotten_while_it_joined_keeps_no_empty_hash(busy) -> None:
+    known = busy.store.secrets()["c1"]
+    with pytest.raises(Unauthorized, match="reset client c1"):
+        busy.auth.admit("c1", secret("c1"), "", "e0", reset=True)
+    assert busy.store.secrets()["c1"] == known
+    busy.store.drop_secret("c1")
+    busy.auth.drop("c1")
+    with pytest.raises(Unauthorized):
+        busy.auth.admit("c1", secret("c1"), "", "e0")
+    busy.auth.upgrade("c1", secret("c1"), "scrypt$1$00$00")  # of a request that came before
+    assert "c1" not in busy.store.secrets()
+    assert busy.fetch("c1").status_code == 401
 
 
 def test_what_lies_beyond_retention_is_said(tmp_path) -> None:
