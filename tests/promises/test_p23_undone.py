@@ -214,7 +214,7 @@ def test_acts_under_load_lose_nothing_of_the_others(tmp_path, promise) -> None:
     server.stop()
     assert not [client.failed for client in made if client.failed]
     store = Store(tmp_path / "store", federation().identity)
-    journal = [event.measured.upload for event in store.events() if event.measured]
+    journal = [event.measured for event in store.events() if event.measured]
     store.close()
     sent = {(c.client, number): mark for c in made for number, mark in c.sent.items()}
     assert lost_or_twice(sent, [(c.client, n) for c in made for n in c.acknowledged], journal) == []
