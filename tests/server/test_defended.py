@@ -16,7 +16,7 @@ from artesian.errors import Busy, SettingError
 from artesian.params import seal
 from artesian.server.limits import Limits
 from artesian.server.messages import decode_task
-from artesian.server.metrics import metrics_text
+from artesian.server.metrics import Latencies, metrics_text
 from artesian.server.service import ALARM, Service
 from artesian.server.settings import Settings
 from artesian.storage.codec import encode
@@ -85,7 +85,7 @@ class Flooded:
         return reply
 
     def metric(self, name: str) -> float:
-        text = metrics_text(self.server.service, Limits(Settings(), MODEL.layout, 1))
+        text = metrics_text(self.server.service, Limits(Settings(), MODEL.layout, 1), Latencies())
         return float(next(line for line in text.splitlines() if line.startswith(f"artesian_{name}")).split()[-1])
 
 

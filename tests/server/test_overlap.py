@@ -153,7 +153,7 @@ def test_between_two_pieces_of_an_answer_others_have_their_turn() -> None:
         done = asyncio.Event()
         beside = asyncio.create_task(other(done))
         pieces = [b"head", memoryview(bytes(3 * CHUNK + 1))]
-        await TaskResponse(pieces, '"tag"', AsyncExitStack())({}, None, send)
+        await TaskResponse(pieces, {"etag": '"tag"'}, AsyncExitStack())({}, None, send)
         done.set()
         await beside
 

@@ -12,7 +12,8 @@ from artesian.server import hashing
 from artesian.server.auth import Auth, check_secret
 from artesian.server.hashing import Hashes, fingerprint, is_older, matches, slow_hash
 from artesian.server.tokens import Token, Tokens, described, seconds_of
-from artesian.storage.store import Store, read_enrolments
+from artesian.storage.reading import read_enrolments
+from artesian.storage.store import Store
 
 
 def test_a_hash_is_salted_and_matches_its_text_alone() -> None:
