@@ -140,7 +140,7 @@ def inline(folder: Path, **options) -> None:
     served = federation(**options)
     store = Store(folder / "store", served.identity)
     coordinator = served.begin(open_tasks=store.open_tasks)
-    coordinator.record = store.append
+    coordinator.record, coordinator.proves = store.append, True
     tasks = {f"c{i}": coordinator.join(f"c{i}", 5)[0].task for i in range(4)}
     from artesian.server.messages import encode_task
     from artesian.storage.codec import decode
