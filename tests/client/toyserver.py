@@ -64,7 +64,8 @@ class Served:
         """Who uploaded what, in order, as the store recorded it."""
         blank, found = MODEL.start(0), []
         for record in self.service._writer.submit(self._records).result():
-            event = from_tree(Event, gather(record, "$blob", lambda _: blank))
+            told = {key: value for key, value in record.items() if key != "at"}
+            event = from_tree(Event, gather(told, "$blob", lambda _: blank))
             if event.measured is not None:
                 found.append((event.client, event.measured.upload.number))
         return found

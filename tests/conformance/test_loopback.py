@@ -57,7 +57,7 @@ def federation(name: str, kind: str) -> Federation:
     model, samples = planned.model, planned.world.proxies(0)
     proxies = {k: model.learner(s.x, s.y) for k, s in samples.items()}
     start = [c.params for c in Simulation(experiment("cdfl", kind), 0).coordinator.state.clusters.values()]
-    return Federation(model, planned.algorithm, proxies, start, planned.training)
+    return Federation(model, planned.algorithm, proxies, start, planned.training, defence=None)
 
 
 class Mirrored(CoordinatorTransport):

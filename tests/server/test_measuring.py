@@ -49,17 +49,16 @@ def alive(pid: int) -> bool:
         return False
 
 
-def journal(folder: Path) -> list[tuple[str, str]]:
-    """Every event with its place in the chain."""
+def journal(folder: Path) -> list[dict]:
+    """Every event, without the time it was written at, on which the chain depends."""
     with sqlite3.connect(folder / "store" / "artesian.db") as database:
-        found = database.execute("SELECT record, chain FROM events ORDER BY number").fetchall()
+        found = database.execute("SELECT record FROM events ORDER BY number").fetchall()
     database.close()
-    return found
+    return [{key: value for key, value in json.loads(record).items() if key != "at"} for (record,) in found]
 
 
 def measured(folder: Path) -> list[tuple[str, int]]:
-    events = [json.loads(record) for record, _ in journal(folder)]
-    return [(e["client"], e["measured"]["upload"]["number"]) for e in events if e["kind"] == "upload"]
+    return [(e["client"], e["measured"]["upload"]["number"]) for e in journal(folder) if e["kind"] == "upload"]
 
 
 # the pool, as the server uses it
@@ -141,7 +140,7 @@ def inline(folder: Path, **options) -> None:
     served = federation(**options)
     store = Store(folder / "store", served.identity)
     coordinator = served.begin(open_tasks=store.open_tasks)
-    coordinator.record = store.append
+    coordinator.record, coordinator.proves = store.append, True
     tasks = {f"c{i}": coordinator.join(f"c{i}", 5)[0].task for i in range(4)}
     from artesian.server.messages import encode_task
     from artesian.storage.codec import decode
