@@ -8,6 +8,9 @@ attacker, in which all clients are honest.
     python benchmarks/attacks.py --defence nothing --hostile 1 --seeds 0
     python benchmarks/attacks.py --methods confluence,cdfl --attacks x10,flood --hostile 1,2,5 --seeds 0,1,2 --jobs 2
     python benchmarks/attacks.py --show
+
+"defaults" is what a server does unless it is told otherwise; "robust" also weighs all members the same, and trims what
+FedBuff and FedAvg average.
 """
 
 from __future__ import annotations
@@ -32,7 +35,10 @@ from artesian.simulator.saved_runs import open_run
 
 DEFENCES: Mapping[str, Sequence[str]] = {  # by name: what a defence sets, as --set would
     "nothing": [],
+    "defaults": ["defence.clip=3.0"],  # the table with this default; all others follow
+    "robust": ["defence.clip=3.0", "defence.weights=equal"],
 }
+AVERAGING = {"robust": {"fedbuff": "trimmed", "fedavg": "trimmed"}}  # by defence and method: how uploads are averaged
 METHODS = ("confluence", "cdfl", "fedbuff", "fedasync", "fedavg")
 HOSTILE = (1, 2, 5)  # of twenty clients
 NOBODY = "none"  # the attack of the run without attacker
@@ -64,7 +70,9 @@ class Cell:
     def settings(self) -> list[str]:
         """What is changed in the preset."""
         attack = [f"fleet.hostile_share={self.hostile / 20}", f"fleet.attack={self.attack}"] if self.hostile else []
-        return [f"algorithm.name={self.method}", *attack, *DEFENCES[self.defence]]
+        rule = AVERAGING.get(self.defence, {}).get(self.method)
+        averaging = [f"algorithm.aggregate={rule}"] if rule else []
+        return [f"algorithm.name={self.method}", *averaging, *attack, *DEFENCES[self.defence]]
 
     def folder(self, runs: Path) -> Path:
         """Where the run is kept."""
