@@ -53,7 +53,7 @@ class Taken:
     number: int  # of the upload
     event: int
     chain: str
-    time: str  # in UTC, when this server first said so
+    time: str  # in UTC, of the event
 
 
 class Service:
@@ -162,9 +162,10 @@ class Service:
         found = self._taken.get(client)
         if self.store is None or (found is not None and found.number == number):
             return found
-        event = await self.run(partial(self.store.find_upload, client, number))
-        if event is not None:
-            self._taken[client] = Taken(number, *event, utc())
+        known = await self.run(partial(self.store.find_upload, client, number))
+        if known is not None:
+            event, chain, at = known
+            self._taken[client] = Taken(number, event, chain, utc(at))
         return self._taken.get(client)
 
     def newest_age(self) -> float | None:
@@ -316,10 +317,11 @@ class Service:
 
     def _keep(self, event: Event, store: Store) -> None:
         """Write an event to disk; of an upload, what an acknowledgement will say."""
-        count = store.append(event, time.time())
+        at = time.time()
+        count = store.append(event, at)
         if event.measured is not None:
             upload = event.measured.upload
-            self._taken[upload.client] = Taken(upload.number, count, store.chain, utc())
+            self._taken[upload.client] = Taken(upload.number, count, store.chain, utc(at))
 
     def _put_aside(self, client: ClientId, number: int, why: str) -> None:
         """Count an upload that is not folded; a line of the log for it, and a warning at every few of one member."""
@@ -358,9 +360,10 @@ class Service:
             yield f"the clusters {one} and {two} cannot be told apart: clients get equal shares of them"
 
 
-def utc() -> str:
-    """Now, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def utc(at: float | None = None) -> str:
+    """A time in seconds, or now, as text to the millisecond."""
+    moment = datetime.fromtimestamp(round(time.time() if at is None else at, 3), UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ignore(line: str) -> None:

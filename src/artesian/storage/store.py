@@ -367,14 +367,15 @@ class Store:
             self._db.execute(ENROLMENTS.delete().where(ENROLMENTS.c.client == client))
             self._db.commit()
 
-    def find_upload(self, client: str, number: int) -> tuple[int, str] | None:
-        """The number and the chain of the event that an upload became."""
-        said = [sql.func.json_extract(EVENTS.c.record, f"$.measured.upload.{key}") for key in ("client", "number")]
-        query = sql.select(EVENTS.c.number, EVENTS.c.chain).where(said[0] == client, said[1] == number)
+    def find_upload(self, client: str, number: int) -> tuple[int, str, float | None] | None:
+        """The number, the chain and the time of the event that an upload became."""
+        keys = ("measured.upload.client", "measured.upload.number", "at")
+        *said, at = (sql.func.json_extract(EVENTS.c.record, f"$.{key}") for key in keys)
+        query = sql.select(EVENTS.c.number, EVENTS.c.chain, at).where(said[0] == client, said[1] == number)
         with self._database():
             row = self._db.execute(query.order_by(EVENTS.c.number.desc()).limit(1)).first()
             self._db.rollback()
-        return None if row is None else (row.number, row.chain)
+        return None if row is None else (row[0], row[1], row[2])
 
     def about(self) -> dict[str, Any]:
         """What the store says about itself."""
