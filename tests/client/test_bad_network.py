@@ -312,7 +312,7 @@ def test_a_client_command_killed_from_outside_goes_on(server, tmp_path) -> None:
 def test_the_node_client_survives_it_too(tmp_path) -> None:
     needs(shutil.which("node"), "node is not on the PATH")
     model = SoftmaxRegression(2, 2)
-    server = Served(tmp_path / "server", federation=Federation(model, FedBuff(buffer_size=1)))
+    server = Served(tmp_path / "server", federation=Federation(model, FedBuff(buffer_size=1), defence=None))
     proxy = Proxy(server.address, seed=3, chance=0.4, faults=tuple(f for f in FAULTS if f not in ("429", "503")))
     script = Path(__file__).parents[2] / "examples" / "client.mjs"
     told = subprocess.run(

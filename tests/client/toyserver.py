@@ -25,7 +25,7 @@ class Served:
 
     def __init__(self, folder: Path, port: int = 0, federation: Federation | None = None, signs: bool = False) -> None:
         proxies = {k: MODEL.learner(s.x, s.y) for k, s in WORLD.proxies(0).items()}
-        served = federation or Federation(MODEL, CDFL(), proxies, [MODEL.start(0), MODEL.start(1)])
+        served = federation or Federation(MODEL, CDFL(), proxies, [MODEL.start(0), MODEL.start(1)], defence=None)
         self.store = Store(folder / "store", served.identity)
         self.service = Service.open(served, self.store)
         tokens = Tokens(folder / "store" / "tokens.json")
