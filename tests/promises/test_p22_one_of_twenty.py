@@ -30,6 +30,7 @@ def test_one_of_twenty_costs_the_others_two_points_at_most(promise, figure, algo
     figure(f"{algorithm}: at the most {100 * lost[worst]:.1f} points, by {worst}")
 
 
+@pytest.mark.heavy
 def test_one_of_twenty_costs_fedasync_two_points_at_most(promise) -> None:
     """The quickest of them, among the ordinary tests."""
     promise("hostile")

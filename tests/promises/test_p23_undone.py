@@ -111,6 +111,7 @@ def check_forgotten(folder, algorithm, uploads: int, gone: str = "c7") -> None:
     again.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_forgotten_member_was_never_folded(tmp_path, promise, name) -> None:
     check_forgotten(tmp_path / "store", ALGORITHMS[name], promise("forgotten"))

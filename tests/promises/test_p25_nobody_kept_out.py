@@ -164,6 +164,7 @@ def without_eviction(self, address: str) -> None:
     """Nobody has to go."""
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("place", "name", "without", "words"),
     [

@@ -189,6 +189,7 @@ def test_a_flood_takes_a_hundredth_of_the_time(timed: Any, usual: float) -> None
             assert flood.finishes_at(name, 1, 7.0) == plain.finishes_at(name, 1, 7.0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("timed", [{}, {"schedule": "latency", "latency": 1.0, "latency_max": 3.0}])
 def test_who_floods_uploads_more_often(timed: Any) -> None:
     quiet, flood = (run_experiment(toy(attack=attack, uploads=20, fleet=timed)) for attack in ("sign-flip", "flood"))
@@ -231,6 +232,7 @@ def test_processes_and_resumed_runs_find_the_same_bits(attack: Attack, tmp_path:
     assert counts(whole)["hostile_uploads"] > 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize(
     "algorithm",
