@@ -33,7 +33,7 @@ LEVELS = [
         )
     },
     {"algorithms", "engine"},
-    {"learners", "data", "execution"},
+    {"learners", "data", "execution", "drift"},
     {"client", "server", "simulator"},
     {"config", "report", "leagues", "testing", "demo", "cli"},
 ]
