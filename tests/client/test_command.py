@@ -111,7 +111,7 @@ def test_when_it_refreshes_only_if_the_data_drift_also_after_a_restart(server, t
     ("options", "words"),
     [
         (["--detector", "ks"], "--detector has an effect only with --when. Add --when drift."),
-        (["--when", "drift"], "--when looks at a learner's data, and there is no learner."),
+        (["--when", "drift"], "--when needs a learner, whose data it watches."),
         (["--when", "drifft", "--learner", "points:learner"], "there is no rule 'drifft'. Did you mean 'drift'?"),
         (["--when", "drift", "--detector", "kss", "--learner", "points:learner"], "Did you mean 'ks'?"),
     ],

@@ -129,7 +129,7 @@ def test_what_a_watch_cannot_do_is_said() -> None:
         SettingError, match="The policy 'drift and budget 1/1d' waits for drift, and nothing looks for it"
     ):
         Watch("drift and budget 1/day", [])
-    with pytest.raises(SettingError, match="This watch looks at losses, and knows no client's model"):
+    with pytest.raises(SettingError, match="This watch needs losses, and knows no model"):
         Watch("drift", ["ks part=losses"]).wants_refresh(data())
     with pytest.raises(SettingError, match="A watch cannot look at a str"):
         Watch().wants_refresh("data")
@@ -161,7 +161,8 @@ def test_a_record_says_whether_it_helped(before, after, words) -> None:
 def test_the_loop_refreshes_only_when_it_should_and_says_why(home) -> None:
     with home.session() as session:
         turns = iter([data(), data(seed=1), data(seed=2), data(turned=True), data(turned=True, seed=1)])
-        watch = Watch("drift", [SMALL], client=session)
+        watch, changed, refresh = Watch("drift", [SMALL], client=session), [], session.refresh
+        session.refresh = lambda learner, **how: (changed.append(how["changed"]), refresh(learner, **how))[1]
         told = list(refreshes(session, lambda: next(turns), 5, watch=watch))
     assert [line["refreshed"] for line in told] == [True, False, False, True, False]
     assert told[0]["reason"] == "there is no model here yet"
@@ -169,3 +170,4 @@ def test_the_loop_refreshes_only_when_it_should_and_says_why(home) -> None:
     assert told[3]["reason"].startswith("ks found drift") and told[3]["helped"].startswith("helped: ")
     assert told[3]["gain"] == pytest.approx(watch.history[1].gain)
     assert [line["answered"] for line in told if line["refreshed"]] == [1, 2]
+    assert changed == [False, True]  # the server is told of drift

@@ -114,7 +114,7 @@ def test_an_empty_batch_changes_nothing_and_one_sample_is_taken(name) -> None:
 
 def test_a_batch_without_its_part_is_refused(name) -> None:
     made = detector(name)
-    with pytest.raises(BadData, match=f"detector {name} looks at {made.part}, and this batch has none"):
+    with pytest.raises(BadData, match=f"detector {name} needs {made.part}, and this batch has none"):
         made.observe(replace(batch(0), **{made.part: None}))
 
 

@@ -130,5 +130,5 @@ def test_what_it_remembers_of_refreshes_is_bounded_and_no_budget_is_overdrawn() 
 
 
 def test_a_detector_that_lacks_its_part_stops_the_decision() -> None:
-    with pytest.raises(Exception, match="looks at labels, and this batch has none"):
+    with pytest.raises(Exception, match="needs labels, and this batch has none"):
         Watching("drift", ["labels"]).decide(losses(0.0), 0.0)

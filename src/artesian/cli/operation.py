@@ -422,7 +422,7 @@ def _check_when(when: str | None, detectors: list[str] | None, learner: str | No
     if when is None and detectors:
         raise SettingError("--detector has an effect only with --when", "Add --when drift")
     if when is not None and learner is None:
-        raise SettingError("--when looks at a learner's data, and there is no learner", "Add --learner MODULE:NAME")
+        raise SettingError("--when needs a learner, whose data it watches", "Add --learner MODULE:NAME")
     if when is not None:
         from artesian.drift.watch import Watching
 

@@ -90,10 +90,11 @@ def _refresh(
 ) -> Told:
     """One refresh; `before` and `after` are scores of what was and is in use, on data held back or, without, on all."""
     split = split_for(learner, accept, hold_back, session.client)
-    task = _task(session, split.train.samples)
+    changed = watch is not None and watch.changed
+    task = _task(session, split.train.samples, changed)
     judge = split.judge() if split.rows.size else learner
     before = _score(session.held(), judge)
-    held = session.refresh(learner, wait=0, accept=accept, hold_back=hold_back, **options)
+    held = session.refresh(learner, wait=0, changed=changed, accept=accept, hold_back=hold_back, **options)
     if out is not None:
         write_model(session, held, out)
     now = session.kept() or task
@@ -116,9 +117,9 @@ def _choice(held: Refreshed, accept: Accept) -> Told:
     return told | ({"why": held.why} if held.why and accept == "better" else {})
 
 
-def _task(session: Session, samples: int) -> Task:
+def _task(session: Session, samples: int, changed: bool = False) -> Task:
     """The open task, after waiting for a round as long as it takes."""
-    while (task := session.task(samples)) is None:
+    while (task := session.task(samples, changed=changed)) is None:
         time.sleep(1.0)
     return task
 

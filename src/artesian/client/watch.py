@@ -100,6 +100,11 @@ class Watch:
         """The last refresh that it was told of."""
         return self.history[-1] if self.history else None
 
+    @property
+    def changed(self) -> bool:
+        """Was drift found that no refresh has answered yet? `refresh(..., changed=watch.changed)` tells the server."""
+        return self._watching.situation.drift is not None
+
     def wants_refresh(self, data: Any, loader: Any = None, **options: Any) -> bool:
         """Take in the newest data, and say whether to refresh now; `decision` says why, or why not.
 
@@ -161,7 +166,7 @@ class Watch:
             raise SettingError(problem, "Give it a learner, a Batch, inputs and labels, or a network and its loader")
         if self._client is None and parts & OF_A_MODEL:
             raise SettingError(
-                f"This watch looks at {' and '.join(sorted(parts & OF_A_MODEL))}, and knows no client's model",
+                f"This watch needs {' and '.join(sorted(parts & OF_A_MODEL))}, and knows no model",
                 "Make it with client.watch(...), or give it a Batch",
             )
         return batch_of(data, models, parts)
