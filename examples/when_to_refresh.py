@@ -8,6 +8,7 @@ Serve a federation first, and give this its address and token:
 
 import os
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -15,7 +16,7 @@ from sklearn.datasets import load_digits
 import artesian
 
 
-def newest_data():
+def newest_data() -> Iterator[artesian.Learner]:
     """Ten times 100 digits that were not seen before; from the sixth time on they are turned by 90 degrees."""
     model = artesian.load("digits-2").model
     x, y = load_digits(return_X_y=True)
@@ -29,9 +30,7 @@ def newest_data():
 
 def main(url: str, home: str = "homes/watcher") -> None:
     token = os.environ["ARTESIAN_TOKEN"]
-    with artesian.connect(
-        url, token=token, home=home, client="watcher"
-    ) as client:  # named: the same data are held back
+    with artesian.connect(url, token=token, home=home, client="watcher") as client:
         watch = client.watch("(drift or age 7d) and budget 10/day", ["ks window=100 reference=100", "labels"])
         for learner in newest_data():
             if watch.wants_refresh(learner):
