@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import some_heavy
 import stamina
 from homes import MODEL, WORLD
 from promises.table import needs
 from proxies import FAULTS, Proxy
+from tiers import some_heavy
 from toyserver import Served
 
 import artesian
