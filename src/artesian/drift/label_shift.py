@@ -33,9 +33,9 @@ class Labels(ComparesWindows):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check(self, {**two_sample_rules(self.level, self.reference, self.window, self.permutations),
-                     f"distance is {', '.join(DISTANCES)}": self.distance in DISTANCES,
-                     "least is at least 0": self.least >= 0})  # fmt: skip
+        rules = two_sample_rules(self.level, self.reference, self.window, self.permutations)
+        rules[f"distance is {', '.join(DISTANCES)}"] = self.distance in DISTANCES
+        check(self, rules | {"least is at least 0": self.least >= 0})
         self._windows = Windows(self.reference, self.window, self.seed)
 
     def rows(self, batch: Batch) -> np.ndarray:
