@@ -53,6 +53,7 @@ from artesian.engine.admission import (
     receipt_of,
 )
 from artesian.engine.defence import Bounded, Defence, bounded, identity, judged, noted
+from artesian.engine.drawing import fresh_task, shown
 from artesian.engine.judge import Judge
 from artesian.engine.outcomes import Outcome, outcome_of
 from artesian.engine.reverting import NoTasks, retired, revert
@@ -106,6 +107,7 @@ class Coordinator:
         self.notes: Mapping[str, float] = {}  # what the last event's fold noted, if it folded
         self.proves = False  # do events carry digests of what they gave and changed?
         self.outcome: Outcome = {}  # those of the last event
+        self.changes = 0  # how often the clusters changed since the start, by folds and by operators
         self._known: Event | None = None  # in a replay: what was found the first time
         self.beside = beside
         self.watch = watch
@@ -186,7 +188,7 @@ class Coordinator:
 
     def _move(self, client: ClientId, samples: int) -> list[Reply]:
         """A waiting client says that its data changed: the algorithm may have something to do for it alone."""
-        draft = self.algorithm.moved(self._shown(self._state, self._desk), client)
+        draft = self.algorithm.moved(shown(self._state, self._desk), client)
         if draft is None:
             return []
         change = self._change()
@@ -477,13 +479,11 @@ class Coordinator:
 
     def preview(self, client: ClientId) -> Task:
         """What this client would predict with now; nothing is given out."""
-        return self.algorithm.draw(self._shown(self._state, self._desk), client)
+        return self.algorithm.draw(shown(self._state, self._desk), client)
 
-    def _shown(self, state: State, desk: Desk) -> State:
-        """The state as tasks may show it."""
-        if not desk.published:
-            return state
-        return replace(state, clusters={k: desk.published.get(k, c) for k, c in state.clusters.items()})
+    def draw(self, client: ClientId) -> Task:
+        """What a member may use now without answering its task; nothing changes, and its task stays open."""
+        return fresh_task(self.algorithm, self._state, self._desk, client)
 
     # how a verb changes the state
 
@@ -524,6 +524,7 @@ class Coordinator:
         self._members.update(change.members)
         for client in change.gone:
             self._members.pop(client, None)
+        self.changes += change.state.clusters is not self._state.clusters
         self._state = replace(change.state, members=self._members)
         self._desk, self.notes = change.desk, change.notes
         self.begin_study()
@@ -604,7 +605,7 @@ class Coordinator:
         chosen = set(clients)
         assert len(chosen) == len(clients), f"a pace answers nobody twice: {clients}"
         for client in clients:
-            member, state = change.state.members[client], self._shown(change.state, change.desk)
+            member, state = change.state.members[client], shown(change.state, change.desk)
             wanted = draft or self.algorithm.reply(state, client, self._compare(change, state, client))
             task = self._number(state, client, member.number + 1, wanted)
             change.members[client] = replace(member, receipt=receipt_of(task), number=task.number)

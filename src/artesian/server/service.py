@@ -43,6 +43,7 @@ class Counts:
     clipped: int = 0
     set_aside: int = 0
     snapshots: int = 0
+    draws: int = 0  # models sent between uploads
     replies: dict[str, int] = field(default_factory=dict)  # how often each kind won, where an algorithm compares them
 
 
