@@ -62,7 +62,7 @@ def test_a_network_draws_between_uploads_in_place(served, tmp_path) -> None:
         client.refresh(net, loader(1))
         neighbour.refresh(other, loader(2))
         ((_, params),) = client.draw_now(net)
-        assert np.array_equal(TorchModel(lambda: net).start(0), params)
+        assert all(np.array_equal(array, state(net)[name]) for name, array in client.layout.unpack(params).items())
         drawn = client.draw_now(net, loader(1), hold_back=0.5)
         assert (drawn.won, drawn.held_back) == ("drawn", 20)
         with pytest.raises(SettingError, match="A str is not a torch network"):
