@@ -15,7 +15,9 @@ from typing import Any, Self, TypeVar
 
 from artesian.algorithms.estimators import Calibration, Estimates
 from artesian.core import ClientId, ClusterId, Event, Reply, Task, Tree, Upload
-from artesian.engine.coordinator import Beside, Coordinator, Found, Measure
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.view import Measure
+from artesian.engine.workbench import Beside, Found
 from artesian.errors import MachineError, Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
 from artesian.server.log import CLUSTERS, DEFENCE, STUDIES
