@@ -150,6 +150,19 @@ class Counting(FedAsync):
         return replace(super().task(state, client), settings={"draws": len(Counting.draws)})
 
 
+class Noticing(FedAsync):
+    """Its tasks are others once anybody has drawn."""
+
+    drawn: ClassVar[list[bool]] = []
+
+    def fresh(self, state, client):
+        Noticing.drawn.append(True)
+        return super().fresh(state, client)
+
+    def task(self, state, client):
+        return replace(super().task(state, client), settings={"drawn": bool(Noticing.drawn)})
+
+
 class Tight(FedAsync):
     """Brings no model when it is drawn from, and does not say why."""
 
@@ -197,6 +210,7 @@ class Odd(FedAsync):
         (Scribbler(), "answers_in_kind", "NotFinite: The model holds nan"),
         (Unlisted(), "names_its_recipes", "a task names the recipe 'train', which is not among its recipes"),
         (Counting(), "draws_without_a_trace", "twice, and not the same"),
+        (Noticing(), "draws_without_a_trace", "draws changed what came after them"),
         (Tight(), "draws_without_a_trace", "NothingToDraw: fedasync has no model for client c0 now"),
         (Drifting(), "is_pure", "measure looked at its own state"),
         (Odd(called="task"), "answers_in_kind", "task gave a NoneType, not a Task"),
