@@ -1,7 +1,6 @@
 """Algorithms with a torch network of BatchNorm and dropout: the same bits wherever and however it runs."""
 
 import pytest
-from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, CDFL, FedBuff, FlexCFL
 from artesian.simulator.experiment import Experiment
@@ -49,7 +48,8 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", some_heavy(["cdfl", "fedbuff"], "fedbuff"))
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["cdfl", "fedbuff"])
 def test_the_algorithm_conforms_with_a_torch_model(name) -> None:
     assert check_algorithm(ALGORITHMS[name](), model=MODEL) == list(CHECKS)
 
