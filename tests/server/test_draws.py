@@ -7,7 +7,8 @@ import pytest
 from promises.federation import SECRET, Server, answer
 
 from artesian.algorithms import CDFL, FedAvg, Local
-from artesian.engine.drawing import Moved
+from artesian.engine.drawing import Moved, fresh_task
+from artesian.server import draws
 from artesian.server.app import create_app
 from artesian.server.draws import Draws, Offer
 from artesian.server.messages import decode_task
@@ -103,6 +104,21 @@ def test_a_tag_says_that_nothing_changed_until_a_fold(bare, monkeypatch) -> None
     changed = bare.draw("c1", held=tag)
     assert changed.status_code == 200
     assert changed.headers["etag"] != tag
+
+
+def test_a_draw_is_worked_out_beside_the_writer_from_a_copy(bare, monkeypatch) -> None:
+    """Others may join meanwhile: the writer changes its own table of members in place."""
+    seen = []
+
+    def watched(algorithm, state, desk, client):
+        seen.append(state.members)
+        return fresh_task(algorithm, state, desk, client)
+
+    monkeypatch.setattr(draws, "fresh_task", watched)
+    assert bare.draw("c1").status_code == 200
+    (members,) = seen
+    assert members == bare.service.coordinator.state.members
+    assert members is not bare.service.coordinator.state.members
 
 
 def test_a_star_asks_how_far_it_moved_and_brings_no_model(bare) -> None:
