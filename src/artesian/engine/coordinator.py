@@ -40,7 +40,7 @@ from artesian.engine.transition import Change
 from artesian.engine.view import FederationView, ignore
 from artesian.errors import NotFinite
 from artesian.params import Layout, Params, seal
-from artesian.storage.codec import digest, to_tree, with_defaults, with_fields
+from artesian.storage.codec import digest, with_defaults, with_fields
 
 
 class Coordinator(FederationView):
@@ -130,7 +130,7 @@ class Coordinator(FederationView):
             samples=samples,
             receipt=None,
             answered=upload.number,
-            digest=measured.digest or digest(to_tree(upload)),
+            digest=measured.digest or digest(upload),
         )
         change.tasks[client] = None
         measured = replace(measured, receipt=receipt)

@@ -40,7 +40,7 @@ from artesian.engine.outcomes import Outcome
 from artesian.engine.studying import Studying
 from artesian.engine.workbench import Beside, Watch, Workbench
 from artesian.errors import TaskClosed, UnknownClient
-from artesian.storage.codec import digest, to_tree
+from artesian.storage.codec import digest
 
 Measure = Callable[[Upload, Receipt], Evidence]
 
@@ -110,7 +110,7 @@ class FederationView:
 
     def digest(self) -> str:
         """A name for exactly this state, desk and set of open tasks."""
-        return digest(to_tree(self.snapshot()))
+        return digest(self.snapshot())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class FederationView:
         elif evidence is None or upload is not sent:
             evidence = (by or self.measure_here)(upload, receipt)
         given = self._task_of(upload).models if self.algorithm.needs_given and not found.aside else {}
-        as_sent = "" if upload is sent else digest(to_tree(sent))
+        as_sent = "" if upload is sent else digest(sent)
         return Measured(upload, receipt, evidence, as_sent, given, found.length, found.spent, found.aside)
 
     def measure_here(self, upload: Upload, receipt: Receipt) -> Evidence:
