@@ -29,6 +29,7 @@ from artesian.client.asynchronous import AsyncSession as AsyncSession
 ## Know when to refresh
 from artesian.client.watch import Watch as Watch
 from artesian.client.watch import RefreshRecord as RefreshRecord
+from artesian.client.asynchronous import AsyncWatch as AsyncWatch
 from artesian.drift.detectors import detector as detector
 from artesian.drift.detectors import DETECTORS as DETECTORS
 from artesian.drift.detector import Detector as Detector
