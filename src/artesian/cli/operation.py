@@ -140,6 +140,9 @@ def client(
         str, typer.Option(metavar="better|always", help="Use the best model on data held back, or always the answer.")
     ] = "better",
     hold_back: Annotated[float, typer.Option(metavar="SHARE", help="Share of the data to hold back.")] = 0.2,
+    report: Annotated[
+        bool, typer.Option("--report", help="Tell the server how the last refresh changed this client's score.")
+    ] = False,
     recipes: Annotated[
         list[str] | None, typer.Option("--recipe", metavar="MODULE:NAME", help="A recipe of your own; may be repeated.")
     ] = None,
@@ -175,7 +178,7 @@ def client(
         if make is not None and not held:
             often = times if every is not None else times or 1
             complain = _complain if every is not None else None
-            options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune}
+            options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune, "report": report}
             steps = refreshes(session, make, often, every or 0.0, complain, out=model, **options)
         else:
             steps = draws(session, samples, model) if not (held or leave) else iter([describe(session)] if held else [])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from urllib.parse import quote
 import httpx
 
 from artesian.client.in_use import InUse, Refreshed, split_for
+from artesian.client.reporting import Reports
 from artesian.client.transport import Transport
 from artesian.core import ClientId, Ensemble, Fit, Learner, Notebook, Plan, Recipe, Task, Upload, derive
 from artesian.engine.admission import check_client
@@ -93,7 +94,7 @@ class Session:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = self._identity(client)
         self._layout: Layout | None = None
-        self._in_use = InUse(home)
+        self._in_use, self._reports = InUse(home), Reports(home)
 
     def __enter__(self) -> Self:
         return self
@@ -147,6 +148,7 @@ class Session:
         tune: int = 0,
         accept: Accept = "better",
         hold_back: float = SHARE,
+        report: bool = False,
     ) -> Refreshed:
         """Train by the task's recipe, upload, and return what to predict with now.
 
@@ -155,16 +157,21 @@ class Session:
         it is what came back. Without a task (a round is still open) it is what the client has. `changed` says that its
         data changed. Where a task only asks for an estimate and is answered with another, that is done at once, too.
         With `tune`, what comes back is also trained for so many epochs more on the learner's data; that stays here.
+        With `report`, the upload tells the server how the refresh before it went.
         """
         _check_tune(tune)
         split = split_for(learner, accept, hold_back, self.client)
         self._in_use.begin(self._drawn_or_nothing)
         task = self.task(split.train.samples, wait, changed)
         if task is not None:
-            return self._choose(self._answer(task, split.train), split, tune)
+            metrics = self._reports.metrics(changed) if report else {}
+            refreshed = self._choose(self._answer(task, split.train, metrics), split, tune)
+            if report:
+                self._reports.keep(refreshed.choice)
+            return refreshed
         return Refreshed(self.held(), Choice("previous", why="There is no task yet: a round is open"))
 
-    def _answer(self, task: Task, learner: Learner) -> Spool:
+    def _answer(self, task: Task, learner: Learner, metrics: Mapping[str, float]) -> Spool:
         """Do what is asked until a training was uploaded, or nothing more is asked: the last upload, now taken."""
         while True:
             spool = self._spool()
@@ -175,7 +182,7 @@ class Session:
                 begun = spool is not None
                 if spool is None:
                     fit = follow(self._recipe(task), self.layout, self.client, task, learner, self._notebook())
-                    spool = self._save(Spool.of(fit))
+                    spool = self._save(Spool.of(_with_metrics(fit, metrics)))
                 answer = self._send(spool, begun)
             if answer is None or not _estimated(spool.upload):
                 return spool
@@ -371,6 +378,11 @@ def _explained(remedy: str) -> Iterator[None]:
         yield
     except Unauthorized as error:
         raise Unauthorized(error.problem, remedy) from None
+
+
+def _with_metrics(fit: Fit, metrics: Mapping[str, float]) -> Fit:
+    """What was trained, with more to tell the server."""
+    return replace(fit, upload=replace(fit.upload, metrics={**fit.upload.metrics, **metrics})) if metrics else fit
 
 
 def _check_tune(epochs: int) -> None:

@@ -32,6 +32,9 @@ class Settings:
     upload_burst: int = 20  # uploads of one client at once, before it has to slow down
     longest_wait: float = 60.0  # seconds of a long poll
     cors: tuple[str, ...] = ()  # origins whose pages may call the server
+    page: bool = True  # a live page at / for whoever has an admin token
+    watchers: int = 8  # browsers that follow the live page at once
+    secure_cookie: bool = False  # the page's cookie travels over HTTPS only; with TLS or a proxy that says so, always
     log: Literal["json", "text", "off"] = "json"  # one line for every request, on standard error
 
     def __post_init__(self) -> None:
@@ -54,6 +57,7 @@ class Settings:
             "upload_burst is at least 1": self.upload_burst >= 1,
             "ray_address has an effect only with measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
+            "watchers is at least 1": self.watchers >= 1,
         }
         check(self, rules)
         Retention.of(self.retain)
