@@ -1,8 +1,8 @@
 """What a client tells the server about its refreshes, where it was asked to: three numbers in the metrics of an upload.
 
-`score_before` and `score_after` are the scores of what it used before its last refresh and since, on the samples that it
-held back then. They come with the next upload: when one is sent, its answer cannot be judged yet. `drift` is 1 where the
-client says that its data changed, else 0.
+`score_before` and `score_after` are the scores of what it used before its last refresh and since, on the samples that
+it held back then. They come with the next upload: when one is sent, its answer cannot be judged yet. `drift` is 1 where
+the client says that its data changed, else 0.
 """
 
 from __future__ import annotations

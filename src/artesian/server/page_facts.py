@@ -1,4 +1,4 @@
-"""What a served federation tells the live page: noted at every event, the rest looked up only while somebody watches."""
+"""What a served federation tells the live page: events as they come, and more only while somebody watches."""
 
 from __future__ import annotations
 

@@ -98,12 +98,12 @@ function curveTable(label, lines, clock, digits) {
 }
 
 /** Upright bars under their names. `bars` are [name, count, class]. */
-export function barChart(host, { bars, label, unit, every = 1 }) {
+export function barChart(host, { bars, label, unit, every = 1, height = HEIGHT }) {
   const total = bars.reduce((sum, bar) => sum + bar[1], 0);
   if (!total) return empty(host, "Nothing yet");
   const width = Math.max(260, host.clientWidth || 480), most = Math.max(...bars.map((bar) => bar[1]));
-  const wide = (width - LEFT - RIGHT) / bars.length, y = (count) => TOP + (1 - count / (most * 1.06)) * (HEIGHT - TOP - BOTTOM);
-  const svg = s("svg", { class: "bars", viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: "img", "aria-label": `${label}. ${total} ${unit}.` });
+  const wide = (width - LEFT - RIGHT) / bars.length, y = (count) => TOP + (1 - count / (most * 1.06)) * (height - TOP - BOTTOM);
+  const svg = s("svg", { class: "bars", viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${label}. ${total} ${unit}.` });
   for (const count of ticks(0, most)) {
     if (!Number.isInteger(count)) continue;
     svg.append(s("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(count), y2: y(count) }),
@@ -111,10 +111,10 @@ export function barChart(host, { bars, label, unit, every = 1 }) {
   }
   bars.forEach(([name, count, kind], i) => {
     const thick = Math.min(wide * 0.78, 56), middle = LEFT + wide * (i + 0.5);
-    svg.append(s("rect", { class: kind || "c0", x: middle - thick / 2, y: y(count), width: thick, height: Math.max(0, HEIGHT - BOTTOM - y(count)), rx: 2 },
+    svg.append(s("rect", { class: kind || "c0", x: middle - thick / 2, y: y(count), width: thick, height: Math.max(0, height - BOTTOM - y(count)), rx: 2 },
       s("title", null, `${name}: ${count} ${unit}`)));
-    if (i % Math.max(every, Math.ceil(48 / wide)) === 0) svg.append(s("text", { x: middle, y: HEIGHT - 6, "text-anchor": "middle" }, name));
+    if (i % Math.max(every, Math.ceil(48 / wide)) === 0) svg.append(s("text", { x: middle, y: height - 6, "text-anchor": "middle" }, name));
   });
-  svg.append(s("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM }));
+  svg.append(s("line", { class: "axis", x1: LEFT, x2: width - RIGHT, y1: height - BOTTOM, y2: height - BOTTOM }));
   place(host, svg, () => tableOf(label, ["", unit], bars.map(([name, count]) => [name, String(count)])));
 }

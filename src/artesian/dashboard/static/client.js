@@ -19,7 +19,7 @@ export function showClient(source, client, history, send) {
   const dialog = find("client"), row = source.members.get(client) || { client };
   const close = h("button", { type: "button", onclick: () => dialog.close() }, "Close");
   const asked = h("div");
-  dialog.replaceChildren(
+  dialog.replaceChildren(...[
     h("div", { class: "bar" }, h("h2", { id: "client-title" }, client), close),
     about(source, row),
     ...(send ? [acts(row, asked, send), asked] : []),
@@ -27,7 +27,7 @@ export function showClient(source, client, history, send) {
     shares(source, history),
     h("h3", null, "Last uploads"),
     history.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Last uploads" }, uploads(source, history)) : h("p", { class: "quiet" }, "No upload since the history began."),
-  );
+  ].filter(Boolean));
   if (!dialog.open) dialog.showModal();
   for (const draw of dialog.querySelectorAll(".later")) draw.dispatchEvent(new Event("draw"));
 }

@@ -42,19 +42,14 @@ export function points(source, name) {
   return [...series.points].map(([time, [mean]]) => [time, mean]).sort((a, b) => a[0] - b[0]);
 }
 
-/** Uploads a minute (of virtual time: in each step), with zeros where nobody came; the step under way is left out. */
+/** Uploads a minute, or per unit of virtual time; zeros where nobody came. The step under way is left out. */
 export function rate(source) {
   const series = source.series.get("uploads");
   if (!series || !series.points.size) return [];
-  const times = [...series.points.keys()].sort((a, b) => a - b), step = series.step;
-  const wall = source.about.clock === "wall", scale = wall ? 60 / step : 1;
-  const last = wall && source.about.live ? Math.floor(Date.now() / 1000 / step) * step - step : times[times.length - 1];
-  const found = [];
-  for (let at = times[0]; at <= last + step / 2 && found.length < 600; at += step) {
-    const near = series.points.get(at) || series.points.get(Number(at.toFixed(6)));
-    found.push([at, (near ? near[1] : 0) * scale]);
-  }
-  return found;
+  const times = [...series.points.keys()].sort((a, b) => a - b), { step } = series, wall = source.about.clock === "wall";
+  const now = wall && source.about.live ? Math.floor(Date.now() / 1000 / step) * step : times[times.length - 1];
+  const steps = Math.round((now - times[0]) / step), counts = new Map([...series.points].map(([time, [, count]]) => [Math.round((time - times[0]) / step), count]));
+  return Array.from({ length: Math.max(1, Math.min(steps, 600)) }, (_, i) => [times[0] + i * step, ((counts.get(i) || 0) * (wall ? 60 : 1)) / step]);
 }
 
 /** The mean over clusters of a kind of series, at every time that any of them has; the last known value of each counts. */

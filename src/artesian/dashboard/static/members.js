@@ -35,6 +35,7 @@ function sorted(source, wanted) {
 
 export function drawMembers(source, open, redraw) {
   if (!body) begin(redraw);
+  find("members").className = `scroll ${source.about.clock}`;
   for (const [key, head] of heads) head.setAttribute("aria-sort", key === order.key ? (order.down ? "descending" : "ascending") : "none");
   const all = sorted(source, find("search").value.trim().toLowerCase()), shown = all.slice(0, ROWS), clusters = source.clusters.length ? source.clusters : clustersOf(source);
   const kept = new Map();
@@ -57,7 +58,7 @@ export function forgetLines() {
 function begin(redraw) {
   const sort = (key) => { order.down = order.key === key ? !order.down : key !== "client"; order.key = key; redraw(); };
   const head = (column) => {
-    const made = h("th", { scope: "col", class: column.kind }, h("button", { type: "button", class: "sort", onclick: () => sort(column.key) }, column.title));
+    const made = h("th", { scope: "col", class: `${column.kind || ""} ${column.key}` }, h("button", { type: "button", class: "sort", onclick: () => sort(column.key) }, column.title));
     heads.set(column.key, made);
     return made;
   };
@@ -68,7 +69,7 @@ function begin(redraw) {
 
 function lineOf(client, open) {
   const name = h("button", { type: "button", class: "name", onclick: () => open(client) }, client);
-  const cells = Object.fromEntries(COLUMNS.slice(1).map((column) => [column.key, h("td", { class: column.kind })]));
+  const cells = Object.fromEntries(COLUMNS.slice(1).map((column) => [column.key, h("td", { class: `${column.kind || ""} ${column.key}` })]));
   return { element: h("tr", null, h("th", { scope: "row" }, name), Object.values(cells)), cells, mixture: null };
 }
 
@@ -78,7 +79,7 @@ function fill(line, row, clusters, clock) {
   if (cells.standing.textContent !== standing) cells.standing.replaceChildren(h("span", { class: `chip ${standing}` }, standing));
   setText(cells.answered, number(row.answered));
   setText(cells.gain, gain === null ? "-" : signed(gain));
-  cells.gain.className = `number ${gain === null ? "" : gain > 0 ? "good" : gain < 0 ? "bad" : ""}`;
+  cells.gain.className = `number gain ${gain === null ? "" : gain > 0 ? "good" : gain < 0 ? "bad" : ""}`;
   setText(cells.after, number(row.after));
   setText(cells.staleness, number(row.staleness));
   setText(cells.samples, number(row.samples));

@@ -50,7 +50,7 @@ export function drawCurves(sources, source) {
   lineChart(find("loss"), { lines: losses, clock, label: "Loss of the clusters" });
   lineChart(find("accuracy"), { lines: scores, clock, label: "Scores of the clusters" });
   setText(find("uploads-title"), clock === "wall" ? "Uploads a minute" : "Uploads over virtual time");
-  const lines = [...sources.values()].map((one, i) => ({ name: several ? one.about.name : clock === "wall" ? "a minute" : "in each step", kind: `c${i % 10}`, points: rate(one) }));
+  const lines = [...sources.values()].map((one, i) => ({ name: several ? one.about.name : clock === "wall" ? "a minute" : "per unit of time", kind: `c${i % 10}`, points: rate(one) }));
   lineChart(find("uploads"), { lines, clock, label: "Uploads", floor: 0, area: !several, digits: 1 });
 }
 
@@ -69,7 +69,7 @@ function drawGains(source) {
     return [number(middle, 2), count, middle < 0 ? "bad" : "good"];
   });
   const [up, down] = [gains.filter((gain) => gain > SAME).length, gains.filter((gain) => gain < -SAME).length];
-  if (up + down) barChart(host, { bars, label: "Score after the last refresh minus score before it", unit: "clients", every: 3 });
+  if (up + down) barChart(host, { bars, label: "Score after the last refresh minus score before it", unit: "clients", every: 3, height: 290 });
   else empty(host, "Nobody's score changed");
   const average = gains.reduce((sum, gain) => sum + gain, 0) / gains.length;
   host.insertBefore(h("ul", { class: "legend" }, h("li", { class: "good" }, "gained ", h("b", null, number(up))), h("li", { class: "bad" }, "lost ", h("b", null, number(down))),
