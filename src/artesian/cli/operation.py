@@ -42,11 +42,13 @@ def demo(
         Path | None,
         typer.Option("--check", metavar="FOLDER", help="Only repeat the final check on a kept folder."),
     ] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Go on until Ctrl-C, then check.")] = False,
 ) -> None:
     """Watch a federation at work: a server, a dozen clients whose data drift, and a crash in the middle.
 
-    The server is killed with SIGKILL while clients are busy, and started again on the same store and port. At the
-    end the demo checks that the store holds every upload a client saw acknowledged; if not, the exit code is 1.
+    It prints the address of the live page and a token to sign in with; --stay keeps the page up. The server is
+    killed with SIGKILL while clients are busy, and started again on the same store and port. At the end the demo
+    checks that the store holds every upload a client saw acknowledged; if not, the exit code is 1.
     """
     from artesian.demo import check_extras
 
@@ -54,7 +56,7 @@ def demo(
     from artesian.demo import conductor
 
     try:
-        conductor.check(check) if check else conductor.perform(clients, seconds, keep)
+        conductor.check(check) if check else conductor.perform(clients, seconds, keep, stay)
     except KeyboardInterrupt:
         err.print("interrupted: every process of the demo has ended", style="yellow")
         sys.exit(130)

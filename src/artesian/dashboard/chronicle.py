@@ -43,7 +43,7 @@ class Exchange:
     time: float
     client: ClientId
     number: int
-    staleness: int
+    staleness: int | None  # None where it is not known any more
     mixture: Mixture | None = None
     before: float | None = None  # score before the last refresh that the client reports, or a run measured
     after: float | None = None  # score after it
@@ -80,8 +80,9 @@ class Chronicle:
         """A client uploaded."""
         with self._lock:
             self._count("uploads", exchange.time, 1.0)
-            self._staleness.append(exchange.staleness)
-            self._tables["staleness"] = self._next(), None
+            if exchange.staleness is not None:
+                self._staleness.append(exchange.staleness)
+                self._tables["staleness"] = self._next(), None
             before = self._exchanges.pop(exchange.client, None) or deque(maxlen=EXCHANGES)
             self._note_drift(exchange, before[-1] if before else None)
             before.append(exchange)
@@ -164,7 +165,7 @@ class Chronicle:
         known = self._exchanges.get(client)
         if not known:
             return {}
-        row: Facts = {"last": known[-1].time, "staleness": known[-1].staleness}
+        row: Facts = {"last": known[-1].time, "staleness": known[-1].staleness or 0}
         scored = next((e for e in reversed(known) if e.before is not None and e.after is not None), None)
         if scored is not None:
             row |= {"before": scored.before, "after": scored.after}

@@ -53,7 +53,7 @@ class RunsPage:
     def serve(self) -> None:
         """Answer until `close` is called in another thread, or this one is interrupted."""
         try:
-            self._server.serve_forever(poll_interval=0.2)
+            self._server.serve_forever(poll_interval=0.05)
         finally:
             self.stopping.set()
             self._server.server_close()

@@ -14,7 +14,9 @@ from artesian.params import Params
 from artesian.server.metrics import cluster_losses
 from artesian.server.operating import standing_of
 from artesian.server.service import ALARM, Service
+from artesian.storage.store import Store
 
+REMEMBERED = 1000  # events of the journal that a page begins with
 FRESH = 0.9  # seconds for which what was looked up is fresh
 PAUSE = 5.0  # seconds between two scores of the clusters, at least
 SHARE = 0.005  # of one core that scoring may take
@@ -39,7 +41,28 @@ class PageFacts:
         self._failed = (0, 0)  # snapshots and studies
         self._fresh_until = 0.0
         self.scores = ProxyScores(self)
+        if service.store is not None:
+            self._remember(service.store)
         service.observe = self.observe
+
+    def _remember(self, store: Store) -> None:
+        """Go on from the newest events in the journal, so that a restart does not empty the page."""
+        forgotten = store.forgotten()
+        for record in store.last(REMEMBERED):
+            if record.get("at") is not None and record["client"] not in forgotten:
+                self._recall(record, float(record["at"]))
+
+    def _recall(self, record: Mapping[str, Any], at: float) -> None:
+        """What a record still says: of staleness and of losses that a judge found, nothing."""
+        if record["measured"] is not None:
+            upload, receipt = record["measured"]["upload"], record["measured"]["receipt"]
+            found = upload["mixture"] or receipt["mixture"]  # or what the task before it said
+            scores = {name: upload["metrics"].get(f"score_{name}") for name in ("before", "after")}
+            self.chronicle.upload(Exchange(at, record["client"], upload["number"], None, found, **scores))
+        for cluster, loss in record["appraisals"].items():
+            self.chronicle.measure("loss", cluster, at, loss)
+        if record["kind"] in ACTS:
+            self.chronicle.notice("act", at, ACTS[record["kind"]], record["client"])
 
     # at every event, in the writer's turn
 

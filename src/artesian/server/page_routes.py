@@ -79,7 +79,7 @@ class PageRoutes:
         token = _token_in(await self.limits.receive_small(request.stream()))
         if self.limits.refusals.is_spent(address_of(request.client)) and not self.auth.knows(token):
             raise too_many_refusals()
-        key, made = self.sessions.begin(await self.auth.admin(token))
+        key, made = self.sessions.begin(await self._admin(token))
         response = JSONResponse(_about(made))
         secure = request.url.scheme == "https" or self.settings.secure_cookie
         # without a path it goes to the page's own routes alone, also below the prefix of a proxy
@@ -121,6 +121,14 @@ class PageRoutes:
         return JSONResponse(await self.operator.rollback(event_in(body), act))
 
     # inside
+
+    async def _admin(self, token: str) -> str:
+        """The name of an admin token, refused in the words of the page."""
+        try:
+            return await self.auth.admin(token)
+        except Unauthorized:
+            remedy = "Check it, or make another with artesian token make STORE NAME --scope admin"
+            raise Unauthorized("This is not a valid admin token", remedy) from None
 
     def _judging(self, kind: Standing) -> JsonRoute:
         async def judge(client: str, request: Request) -> JSONResponse:
