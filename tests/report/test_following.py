@@ -2,11 +2,17 @@
 
 import http.client
 import json
+import os
+import re
+import signal
 import threading
+import urllib.request
 import zlib
 from pathlib import Path
 
 import pytest
+from launching import launcher
+from promises.federation import until
 
 from artesian.config.experiments import simulate
 from artesian.errors import NoRun, SettingError, UserError
@@ -131,6 +137,19 @@ def test_what_is_no_run_is_refused_in_plain_words(tmp_path, monkeypatch) -> None
 
 def test_a_tail_of_a_missing_file_is_empty(tmp_path) -> None:
     assert Tail(tmp_path / "none").lines() == []
+
+
+@pytest.mark.heavy
+def test_the_command_prints_an_address_that_works_and_ends_when_told(tmp_path) -> None:
+    run_folder(tmp_path / "a")
+    source, out, log = launcher(), tmp_path / "out", tmp_path / "log"
+    pid = source.start(["dashboard", "a", "--no-open"], tmp_path, log, out)
+    until(lambda: source.poll(pid) is not None or "Ctrl-C ends it" in out.read_text())
+    address = re.search(r"http://127\.0\.0\.1:\d+/\S+/", out.read_text().replace("\n", ""))
+    with urllib.request.urlopen(address[0]) as reply:
+        assert b'content="runs"' in reply.read()
+    os.kill(pid, signal.SIGTERM)
+    assert source.wait(pid) == 0, log.read_text()
 
 
 # the page of runs
