@@ -2,7 +2,7 @@
 
     python tools/screenshots.py
 
-writes docs/images/page-*.png. It needs Chromium, chromedriver and the extras sim, client, server and dev.
+writes docs/images/page-*.png. It needs Chromium, chromedriver, and the extras sim, client, server, images and dev.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from artesian.core import generator
 from artesian.simulator.experiment import Experiment
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
-SIZES = {"light": (1280, 1130, "light"), "dark": (1280, 1130, "dark"), "phone": (390, 844, "light")}
-CLIENTS, SECONDS = 32, 45.0
+SIZES = {"light": (1280, 1560, "light"), "dark": (1280, 1560, "dark"), "phone": (390, 844, "light")}
+CLIENTS, SECONDS = 40, 75.0
 TOKEN = re.compile(r"artesian_(?:enrol|admin)_\S+")
 
 
@@ -55,7 +55,7 @@ def live(experiment: Experiment, url: str, token: str, folder: Path, name: str, 
     rng = generator(0, "pause", name)
     with artesian.connect(url, token=token, home=folder / "homes" / name, client=name, trust_env=False) as session:
         turn = 0
-        while not stop.wait(float(rng.exponential(2.0))):
+        while not stop.wait(float(rng.exponential(5.0))):
             visit = experiment.world.visit(0, name, turn // 5)
             learner = experiment.model.learner(visit.train.x, visit.train.y)
             session.refresh(learner, report=True, changed=turn > 0 and turn % 5 == 0)
@@ -116,7 +116,17 @@ def picture(driver: Any, name: str, width: int, height: int, theme: str) -> None
     time.sleep(2.5)  # a message comes every second
     path = IMAGES / f"page-{name}.png"
     driver.save_screenshot(str(path))
+    _shrink(path)
     print(f"{path}: {path.stat().st_size // 1024} KB")
+
+
+def _shrink(path: Path) -> None:
+    """As many colours as the page has, and no more: half the bytes."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(160, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
 
 
 if __name__ == "__main__":

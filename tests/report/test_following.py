@@ -143,6 +143,7 @@ def test_a_tail_of_a_missing_file_is_empty(tmp_path) -> None:
 def test_the_command_prints_an_address_that_works_and_ends_when_told(tmp_path) -> None:
     run_folder(tmp_path / "a")
     source, out, log = launcher(), tmp_path / "out", tmp_path / "log"
+    out.touch()
     pid = source.start(["dashboard", "a", "--no-open"], tmp_path, log, out)
     until(lambda: source.poll(pid) is not None or "Ctrl-C ends it" in out.read_text())
     address = re.search(r"http://127\.0\.0\.1:\d+/\S+/", out.read_text().replace("\n", ""))
