@@ -9,7 +9,7 @@ from promises.federation import SECRET, Server, answer, trained
 from artesian.core import Act
 from artesian.dashboard.assets import HEADERS, assets
 from artesian.errors import Busy
-from artesian.server import hashing, page_routes
+from artesian.server import page_routes
 from artesian.server.limits import Limits
 from artesian.server.messages import decode_task
 from artesian.server.operating import Operator
@@ -19,12 +19,6 @@ from artesian.server.settings import Settings
 from artesian.storage.codec import encode, to_tree
 
 OWN = {"origin": "http://test"}
-
-
-@pytest.fixture(autouse=True)
-def _in_a_hurry(monkeypatch) -> None:
-    """What a check of a credential costs is not the subject."""
-    monkeypatch.setattr(hashing, "COST", 4)
 
 
 @pytest.fixture
@@ -104,10 +98,17 @@ def test_the_cookie_is_for_the_page_alone(server) -> None:
         assert server.ask("GET", path, headers=headers).status_code == 401
 
 
-def test_the_cookie_is_secure_over_tls_and_where_the_operator_says_so(tmp_path) -> None:
+def test_the_cookie_is_secure_where_the_operator_says_so(tmp_path) -> None:
     server = Server(tmp_path / "store", settings=Settings(secure_cookie=True))
     assert "secure" in login(server)[2].lower()
     server.close()
+
+
+def test_the_cookie_is_secure_over_tls(server) -> None:
+    reply = server.ask(
+        "POST", "https://test/page/login", headers={"origin": "https://test"}, json={"token": server.admin}
+    )
+    assert "secure" in reply.headers["set-cookie"].lower()
 
 
 def test_the_session_opens_the_page(server) -> None:
