@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import pytest
 from browser.chromium import chromium, resize, theme, until
+from browser.prefixed import below
 from promises.federation import SECRET, Process, answer
 from report.test_following import run_folder
 
@@ -291,6 +292,25 @@ def test_the_focus_can_be_seen_and_the_content_reached_at_once(driver, server) -
     assert driver.switch_to.active_element.text == "Skip to the content"
     outline = driver.execute_script("return getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"
+
+
+def test_the_page_works_below_the_prefix_of_a_proxy(driver, server) -> None:
+    upload(server, "c2")
+    with below("/federations/toy/", server.port) as address:
+        driver.get(address)
+        until(driver, "document.activeElement.id === 'token'")
+        driver.switch_to.active_element.send_keys(server.token("admin"), "\n")
+        until(driver, row("c2"))
+        (held,) = driver.execute_cdp_cmd("Network.getAllCookies", {})["cookies"]
+        assert (held["path"], held["httpOnly"], held["sameSite"]) == ("/federations/toy/page", True, "Strict")
+        driver.execute_script(f"{row('c2')}.click()")
+        until(driver, "document.querySelector('dialog .acts button')")
+        driver.execute_script("document.querySelector('dialog .acts button').click()")
+        until(driver, "document.activeElement.id === 'why'")
+        driver.switch_to.active_element.send_keys("below a prefix\n")
+        until(driver, "document.querySelector('dialog [role=status]')?.textContent === 'Done: quarantine.'")
+        driver.get("about:blank")
+    assert standing(server, "c2") == "quarantined"
 
 
 def test_the_same_page_shows_runs_without_a_login(driver, tmp_path: Path) -> None:
