@@ -54,12 +54,12 @@ class PageFacts:
 
     def _recall(self, record: Mapping[str, Any], at: float) -> None:
         """What a record still says: of staleness and of losses that a judge found, nothing."""
-        if record["measured"] is not None:
-            upload, receipt = record["measured"]["upload"], record["measured"]["receipt"]
-            found = upload["mixture"] or receipt["mixture"]  # or what the task before it said
-            scores = {name: upload["metrics"].get(f"score_{name}") for name in ("before", "after")}
+        if measured := record.get("measured"):
+            upload, receipt = measured["upload"], measured["receipt"]
+            found = upload.get("mixture") or receipt.get("mixture")  # or what the task before it said
+            scores = {name: upload.get("metrics", {}).get(f"score_{name}") for name in ("before", "after")}
             self.chronicle.upload(Exchange(at, record["client"], upload["number"], None, found, **scores))
-        for cluster, loss in record["appraisals"].items():
+        for cluster, loss in record.get("appraisals", {}).items():
             self.chronicle.measure("loss", cluster, at, loss)
         if record["kind"] in ACTS:
             self.chronicle.notice("act", at, ACTS[record["kind"]], record["client"])
