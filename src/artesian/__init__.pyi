@@ -23,6 +23,7 @@ from artesian.client.connect import connect_async as connect_async
 from artesian.client.connect import Client as Client
 from artesian.client.session import Session as Session
 from artesian.client.in_use import Refreshed as Refreshed
+from artesian.engine.drawing import Moved as Moved
 from artesian.client.asynchronous import AsyncSession as AsyncSession
 
 ## Serve a federation

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 from artesian.client.in_use import Refreshed
 from artesian.client.session import Session
 from artesian.core import ClientId, Ensemble, Task, Upload
+from artesian.engine.drawing import Moved
 from artesian.params import Params
 
 P = ParamSpec("P")
@@ -59,9 +60,17 @@ class AsyncSession:
         """See `Client.previous`."""
         return await self._run(self._session.previous, *network)
 
-    async def draw(self, samples: int = 0) -> Params:
+    async def draw(self, samples: int = 0, fresh: bool = False) -> Params:
         """See `Session.draw`."""
-        return await self._run(self._session.draw, samples)
+        return await self._run(self._session.draw, samples, fresh)
+
+    async def draw_now(self, *data: Any, **options: Any) -> Refreshed:
+        """See `Client.draw_now`."""
+        return await self._run(self._session.draw_now, *data, **options)
+
+    async def moved(self) -> Moved:
+        """See `Session.moved`."""
+        return await self._run(self._session.moved)
 
     async def leave(self) -> None:
         """See `Session.leave`."""

@@ -8,9 +8,12 @@ the client says that its data changed, else 0.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
+from artesian.core import Fit
 from artesian.errors import StorageError
 from artesian.recipes.accepting import Choice
 from artesian.storage.files import storage, write_file
@@ -41,3 +44,8 @@ class Reports:
             return {name: float(score) for name, score in json.loads(data).items()}
         except (ValueError, TypeError, AttributeError):
             raise StorageError(f"Cannot read {self._path}", "Delete it: it holds only the last scores") from None
+
+
+def with_metrics(fit: Fit, metrics: Mapping[str, float]) -> Fit:
+    """What was trained, with more to tell the server."""
+    return replace(fit, upload=replace(fit.upload, metrics={**fit.upload.metrics, **metrics})) if metrics else fit

@@ -74,6 +74,7 @@ def _state(service: Service, limits: Limits) -> Iterator[Row]:
     yield "suspects", "members of whom several uploads were set aside", len(service.suspects())
     yield "snapshots", "snapshots written since the start", service.counts.snapshots
     yield "snapshots_failed", "snapshots that could not be written since the start", service.counts.snapshots_failed
+    yield "draws", "models sent between uploads since the start", service.counts.draws
     yield "bytes_in_flight", "bytes of bodies being received and sent", limits.in_flight
     if (age := service.newest_age()) is not None:
         yield "newest_upload_age_seconds", "seconds since the newest upload was accepted", age
