@@ -158,6 +158,7 @@ class PageFacts:
             "open_tasks": desk.open,
             "pending": len(desk.pending),
             "uploads": counts.uploads,
+            "draws": counts.draws,
             "refused": counts.refused,
             "set_aside": counts.set_aside,
             "suspects": len(self.service.suspects()),

@@ -15,6 +15,7 @@ export function drawTiles(source) {
     ["Clients here", totals.present ?? source.members.size, totals.members !== undefined && totals.members !== totals.present ? `of ${number(totals.members)}` : ""],
     wall ? ["Uploads a minute", Math.round(a_minute * 10) / 10, ""] : ["Virtual time", totals.time, ""],
     ["Uploads", totals.uploads, ""],
+    ["Draws", totals.draws, ""],
     ["Version", totals.version, "folds"],
     ["Clusters", (source.clusters.length ? source.clusters : clustersOf(source)).length, ""],
     ["Refused", totals.refused, ""],
