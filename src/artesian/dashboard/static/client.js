@@ -1,6 +1,6 @@
 // One client: its history, its path on the map, and what an operator may do about it.
 
-import { h, find, number, signed, moment, ago, mixtureText, tableOf } from "./dom.js";
+import { h, find, number, score, signed, moment, ago, mixtureText, tableOf } from "./dom.js";
 import { lineChart } from "./charts.js";
 import { clustersOf, gainOf } from "./facts.js";
 
@@ -40,7 +40,7 @@ function about(source, row) {
     Uploads: row.answered === undefined ? null : `${number(row.answered)}${row.set_aside ? `, ${row.set_aside} set aside` : ""}`,
     Samples: row.samples === undefined ? null : number(row.samples),
     "Last upload": row.last === undefined ? null : ago(row.last, clock),
-    "Last refresh": gain === null ? null : `${number(row.before)} before, ${number(row.after)} after (${signed(gain)})`,
+    "Last refresh": gain === null ? null : `${score(row.before)} before, ${score(row.after)} after (${signed(gain)})`,
   };
   return h("dl", { class: "about" }, Object.entries(told).filter(([, text]) => text).flatMap(([name, text]) => [h("dt", null, name), h("dd", null, text)]));
 }

@@ -56,6 +56,9 @@ export function number(value, digits = 3) {
   return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : digits);
 }
 
+/** A score, always with as many digits, so that a column can be compared. */
+export const score = (value) => (typeof value === "number" ? value.toFixed(3) : "-");
+
 export const signed = (value) => (value > 0 ? "+" : "") + number(value);
 
 export function moment(time, clock) {

@@ -1,6 +1,6 @@
 // The table of clients: found, sorted, and kept in place while numbers change, so that a keyboard never loses its row.
 
-import { h, find, setText, number, signed, ago } from "./dom.js";
+import { h, find, setText, number, score, signed, ago } from "./dom.js";
 import { clustersOf, gainOf } from "./facts.js";
 import { mixtureBar } from "./map.js";
 
@@ -80,7 +80,7 @@ function fill(line, row, clusters, clock) {
   setText(cells.answered, number(row.answered));
   setText(cells.gain, gain === null ? "-" : signed(gain));
   cells.gain.className = `number gain ${gain === null ? "" : gain > 0 ? "good" : gain < 0 ? "bad" : ""}`;
-  setText(cells.after, number(row.after));
+  setText(cells.after, score(row.after));
   setText(cells.staleness, number(row.staleness));
   setText(cells.samples, number(row.samples));
   setText(cells.set_aside, number(row.set_aside ?? 0));
