@@ -6,13 +6,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
-# Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
-EXTRAS ?= torch,sim,client,server,report,dev
+# Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,drift,dev, and the tests of torch are skipped.
+EXTRAS ?= torch,sim,client,server,report,drift,dev
 
 # Hundreds of processes start in the tests and benchmarks: none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-page screenshots constraints clean
+.PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-drift bench-page screenshots constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-capacity  what a server takes, by model, cores and measurers"
 	@echo "make bench-page   what the live page costs a server"
 	@echo "make screenshots  the pictures of the live page in the documentation"
+	@echo "make bench-drift  drift detectors: false alarms, delays, costs"
 	@echo "make constraints  refresh constraints.txt"
 
 $(BIN)/python:
@@ -84,7 +85,7 @@ test-newest:
 	@python=$$(for p in python$(NEWEST) $$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(NEWEST).*/bin/python 2>/dev/null); do \
 		$$p -c 'import sys' 2>/dev/null && echo $$p && break; done); \
 	if [ -z "$$python" ]; then echo "Python $(NEWEST) is not here: its tests are not run"; else \
-		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=$(VENV)-$(NEWEST) EXTRAS=sim,client,server,report,dev; fi
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=$(VENV)-$(NEWEST) EXTRAS=sim,client,server,report,drift,dev; fi
 
 reliability: $(VENV)/.dev
 	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load $(ARGS)
@@ -113,6 +114,9 @@ bench-simulator: $(VENV)/.dev
 
 bench-service: $(VENV)/.dev
 	@$(BIN)/python benchmarks/service.py --profile
+
+bench-drift: $(VENV)/.dev
+	@$(BIN)/python benchmarks/drift_detectors.py $(ARGS)
 
 bench-capacity: $(VENV)/.dev
 	@$(BIN)/python benchmarks/capacity.py $(ARGS)
