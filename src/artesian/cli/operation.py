@@ -110,7 +110,8 @@ def serve(
 ) -> None:
     """Serve a federation over HTTP. Every upload is on disk before it is answered.
 
-    Clients need an enrolment token: --show-token, --token-file or artesian token make. Examples:
+    Clients need an enrolment token: --show-token, --token-file or artesian token make. The live page is at the
+    server's address: open it in a browser, and sign in with an admin token. Examples:
 
     artesian serve app:federation --store store --show-token
 
