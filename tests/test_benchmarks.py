@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.heavy  # they start whole measurements, small as they are
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SCRIPTS = ("w1", "peers", "scaling", "simulator", "service")
+SCRIPTS = ("w1", "peers", "scaling", "simulator", "service", "page")
 
 
 @pytest.fixture(autouse=True)

@@ -42,11 +42,13 @@ def demo(
         Path | None,
         typer.Option("--check", metavar="FOLDER", help="Only repeat the final check on a kept folder."),
     ] = None,
+    stay: Annotated[bool, typer.Option("--stay", help="Go on until Ctrl-C, then check.")] = False,
 ) -> None:
     """Watch a federation at work: a server, a dozen clients whose data drift, and a crash in the middle.
 
-    The server is killed with SIGKILL while clients are busy, and started again on the same store and port. At the
-    end the demo checks that the store holds every upload a client saw acknowledged; if not, the exit code is 1.
+    It prints the address of the live page and a token to sign in with; --stay keeps the page up. The server is
+    killed with SIGKILL while clients are busy, and started again on the same store and port. At the end the demo
+    checks that the store holds every upload a client saw acknowledged; if not, the exit code is 1.
     """
     from artesian.demo import check_extras
 
@@ -54,7 +56,7 @@ def demo(
     from artesian.demo import conductor
 
     try:
-        conductor.check(check) if check else conductor.perform(clients, seconds, keep)
+        conductor.check(check) if check else conductor.perform(clients, seconds, keep, stay)
     except KeyboardInterrupt:
         err.print("interrupted: every process of the demo has ended", style="yellow")
         sys.exit(130)
@@ -108,7 +110,8 @@ def serve(
 ) -> None:
     """Serve a federation over HTTP. Every upload is on disk before it is answered.
 
-    Clients need an enrolment token: --show-token, --token-file or artesian token make. Examples:
+    Clients need an enrolment token: --show-token, --token-file or artesian token make. The live page is at the
+    server's address: open it in a browser, and sign in with an admin token. Examples:
 
     artesian serve app:federation --store store --show-token
 
@@ -154,6 +157,9 @@ def client(
         str, typer.Option(metavar="better|always", help="Use the best model on data held back, or always the answer.")
     ] = "better",
     hold_back: Annotated[float, typer.Option(metavar="SHARE", help="Share of the data to hold back.")] = 0.2,
+    report: Annotated[
+        bool, typer.Option("--report", help="Tell the server how the last refresh changed this client's score.")
+    ] = False,
     recipes: Annotated[
         list[str] | None, typer.Option("--recipe", metavar="MODULE:NAME", help="A recipe of your own; may be repeated.")
     ] = None,
@@ -194,7 +200,7 @@ def client(
         if make is not None and not held:
             often = times if every is not None else times or 1
             complain = _complain if every is not None else None
-            options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune}
+            options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune, "report": report}
             if when is not None:
                 options["watch"] = Watch(when, detectors or ["ks"], client=session)
             steps = refreshes(session, make, often, every or 0.0, complain, out=model, **options)
