@@ -18,6 +18,7 @@ from artesian.data.datasets import sets_by_name
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.defence import Defence
 from artesian.errors import SettingError, nearest
+from artesian.simulator.drifting import Drifts
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start
@@ -25,12 +26,13 @@ from artesian.simulator.result import Run
 from artesian.simulator.run import Progress, run_experiment
 from artesian.simulator.shifts import Shift
 from artesian.simulator.transports import CoordinatorTransport, Direct
+from artesian.simulator.watching import Watches
 from artesian.simulator.worlds import WORLDS, World
 
 COUNTS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample")
-NUMBERS = (*COUNTS, "tune", "pool_every")
+NUMBERS = (*COUNTS, "tune", "pool_every", "turns")
 MORE = ("evaluate", "export", "target", "recipes", "accept", "hold_back")
-TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift", "defence")
+TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift", "defence", "drift", "watch")
 SERVING = ("federation", "server")  # of interest only where the experiment is served
 DEFAULT = "confluence"  # the method of an experiment that names none
 
@@ -53,11 +55,12 @@ def _outline(name: str, found: Mapping[str, str]) -> dict[str, Any]:
     world = {**vars(WORLDS[tables["world"]["name"]]), **tables["world"]}  # not made: some look at their data
     sources = [world["data"]] if "data" in world else world.get("sources", ())
     data = [part for source in sources for part in source.split("+")]
-    rounds = tables.get("rounds")
+    rounds, turns = tables.get("rounds"), tables.get("turns")
     return {
         "clients": world["clients"],
-        "uploads": tables.get("uploads", Experiment.uploads) if rounds is None else None,
+        "uploads": tables.get("uploads", Experiment.uploads) if rounds is None and turns is None else None,
         "rounds": rounds,
+        "turns": turns,
         "data": data,
         "missing": [part for part in data if not found.get(part)],
     }
@@ -111,6 +114,8 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             start=settings_of(Start, tables.get("start", {}), "start"),
             shift=settings_of(Shift, tables.get("shift", {}), "shift"),
             defence=settings_of(Defence, tables["defence"], "defence") if "defence" in tables else None,
+            drift=settings_of(Drifts, tables["drift"], "drift") if "drift" in tables else None,
+            watch=settings_of(Watches, tables["watch"], "watch") if "watch" in tables else None,
             name=str(tables.get("name", "own")),
             **_plain_settings(tables),
         ),

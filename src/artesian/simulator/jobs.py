@@ -25,8 +25,10 @@ from artesian.core import (
     Task,
     Upload,
     derive,
+    generator,
 )
 from artesian.data.datasets import Samples
+from artesian.drift.detector import Batch
 from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, take_over
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
@@ -35,6 +37,7 @@ from artesian.recipes.accepting import Candidate, Split, candidates, choose, div
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.simulator.attacks import Attack, forged, poisoned
+from artesian.simulator.observing import seen
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
 from artesian.simulator.worlds import World
@@ -103,7 +106,26 @@ class Judged:
     pool: tuple[float, ...] = ()  # of what was trained, drawn, and used
 
 
-Work = Job | Score | Judging
+@dataclass(frozen=True)
+class Look:
+    """A client's turn: what it uses, and how many new samples it sees."""
+
+    client: ClientId
+    cycle: int
+    used: Ensemble
+    batch: int
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a client saw at its turn, and how well what it used does on test data of that turn."""
+
+    batch: Batch
+    score: float
+
+
+Work = Job | Score | Judging | Look
+Outcome = Done | float | Judged | Observed
 
 
 @dataclass(frozen=True)
@@ -258,10 +280,21 @@ class Place:
         """How many of its samples a client trains on: all that it does not hold back."""
         return len(train) if self.hold_back is None else self._split(client, train).train.samples
 
-    def do(self, work: Work, spent: Stopwatch) -> Done | float | Judged:
+    def observe(self, look: Look, spent: Stopwatch) -> Observed:
+        """New samples of a client's data of one cycle, with what the models in use make of them."""
+        with spent.part("evaluating"):
+            visit = self.world.visit(self.seed, look.client, look.cycle)
+            order = generator(self.seed, "watch", look.client, look.cycle).permutation(len(visit.train))
+            x, y = (part[order[: look.batch]] for part in (visit.train.x, visit.train.y))
+            batch = seen(self.model.learner(x, y), x, y, look.used, self.world.classes)
+            return Observed(batch, self.model.learner(visit.test.x, visit.test.y).score(look.used))
+
+    def do(self, work: Work, spent: Stopwatch) -> Outcome:
         """Whatever is asked for."""
         if isinstance(work, Job):
             return self.perform(work, spent)
+        if isinstance(work, Look):
+            return self.observe(work, spent)
         return self.score(work, spent) if isinstance(work, Score) else self.judge(work, spent)
 
     def _split(self, client: ClientId, train: Samples) -> Split:
@@ -310,7 +343,7 @@ def _settle_in(place: Place, data: Made) -> Perform:
     return partial(_do, place)
 
 
-def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Done | float | Judged]]:
+def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Outcome]]:
     spent = Stopwatch()
     found = place.do(parcel.content, spent)
     seconds = spent.seconds

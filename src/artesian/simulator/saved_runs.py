@@ -20,11 +20,12 @@ from artesian.simulator.export import DISTRIBUTIONS, SHARES, read_all_matrices
 from artesian.simulator.folder import read_json
 from artesian.simulator.result import Run
 from artesian.simulator.table import read_table
+from artesian.simulator.watching import TURNS
 from artesian.storage.blobs import Blobs
 from artesian.storage.codec import check_format
 from artesian.storage.files import storage
 
-EXPORTED = {"distributions": DISTRIBUTIONS, "shares": SHARES}  # on request
+EXPORTED = {"distributions": DISTRIBUTIONS, "shares": SHARES, "turns": TURNS}  # on request
 Mixtures = Mapping[ClientId, tuple[Mixture, Mixture | None]]
 
 
