@@ -11,8 +11,8 @@ from artesian.leagues import timing
 from artesian.leagues.plan import PlannedRun
 from artesian.leagues.results import FILE, Results
 from artesian.leagues.timing import (
+    RunTimer,
     Timing,
-    Watch,
     duration,
     estimate,
     left_of,
@@ -30,7 +30,7 @@ def test_the_examples_in_docstrings_hold() -> None:
 
 
 def test_a_run_is_timed_from_its_first_upload_on() -> None:
-    watch = Watch(100.0)
+    watch = RunTimer(100.0)
     assert (watch.timing, watch.seconds) == (None, 0.0)
     watch.see(104.0, 20)
     assert watch.timing is None  # a resumed run did these before

@@ -1,1 +1,1 @@
-"""Drift: whether a client's data changed, and whether that is worth a refresh. For the client and the simulator alike."""
+"""Drift: whether a client's data changed, and whether that is worth a refresh; for client and simulator alike."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from artesian.core import Tree
+from artesian.errors import BadData
 
 Part = Literal["labels", "losses", "errors", "features", "logits"]  # what of a batch a detector looks at
 
@@ -45,7 +46,11 @@ class Detector(Protocol):
     """Watches one part of a client's batches. What it keeps is small, and survives a restart."""
 
     name: ClassVar[str]
-    part: ClassVar[Part]
+
+    @property
+    def part(self) -> Part:
+        """What of a batch it looks at."""
+        ...
 
     def observe(self, batch: Batch) -> Drift | None:
         """Take in a batch; what it means, if the data changed."""
@@ -62,3 +67,19 @@ class Detector(Protocol):
     def restore(self, state: Tree) -> None:
         """Go on from what `state` gave: every later answer is the same as without the interruption."""
         ...
+
+
+def part_of(batch: Batch, part: Part, detector: str) -> np.ndarray:
+    """What a detector looks at, one row or number per sample; a batch without it, or with NaN in it, is refused."""
+    found = {"labels": batch.labels, "losses": batch.losses, "errors": batch.errors}.get(part)
+    found = {"features": batch.features, "logits": batch.logits}.get(part, found)
+    if found is None:
+        raise BadData(f"The detector {detector} looks at {part}, and this batch has none", f"Give the batch its {part}")
+    array = np.asarray(found)
+    if array.ndim == 0 or (array.ndim > 1 and part in ("labels", "losses", "errors")):
+        raise BadData(f"The {part} have the shape {array.shape}", "Give one number for every sample")
+    if array.dtype.kind not in "biuf":
+        raise BadData(f"The {part} are {array.dtype}", "Give numbers")
+    if not np.isfinite(array).all():
+        raise BadData(f"The {part} hold NaN or infinity", "Leave these samples out, and find out where they come from")
+    return array

@@ -27,8 +27,8 @@ from artesian.leagues.results import FILE, Results
 from artesian.leagues.standings import Standings, standings
 from artesian.leagues.timing import (
     Estimate,
+    RunTimer,
     Timing,
-    Watch,
     duration,
     estimate,
     left_of,
@@ -172,7 +172,7 @@ class Runner:
             if self._stopping:
                 return Ended(run)
             single = self.under_way[run] = SingleRun(run, self.results.folder / run.folder)
-        watch = Watch(time.monotonic())
+        watch = RunTimer(time.monotonic())
         patience = Timer(PATIENCE, single.stop)
         if self._timing:
             patience.start()
@@ -192,7 +192,7 @@ class Runner:
             patience.cancel()
             del self.under_way[run]
 
-    def _learn(self, run: PlannedRun, watch: Watch) -> None:
+    def _learn(self, run: PlannedRun, watch: RunTimer) -> None:
         """What a run under way shows about its pair. Of several starts the longest counts: a resumed one is short."""
         assert watch.last is not None
         self.left[run] = max(1, run.pair.length - watch.last[1])

@@ -30,7 +30,7 @@ class Timing:
 
 
 @dataclass
-class Watch:
+class RunTimer:
     """What is seen of one run while it lasts, by the clock of whoever calls."""
 
     began: float

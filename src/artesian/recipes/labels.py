@@ -34,3 +34,8 @@ def shift(now: Sequence[int], before: Sequence[int], rule: str) -> int:
     gained = counts[0] - counts[1]
     added, removed = int(np.maximum(gained, 0).sum()), int(np.maximum(-gained, 0).sum())
     return max(added, removed) if rule == "changed" else added + removed
+
+
+def shifted(now: Sequence[int], before: Sequence[int], rule: str, samples: int) -> float:
+    """The same as a share of the present samples: what FlexCFL compares with a fifth."""
+    return shift(now, before, rule) / samples

@@ -14,7 +14,7 @@ from artesian.core import ClientId, ClusterId, Ensemble, Fit, Learner, Notebook,
 from artesian.errors import SettingError
 from artesian.params import Layout, combine, cosine, minus
 from artesian.recipes.following import trained
-from artesian.recipes.labels import histogram_of, shift
+from artesian.recipes.labels import histogram_of, shifted
 
 
 def fit(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook: Notebook) -> Fit:
@@ -66,7 +66,8 @@ def _searches_again(task: Task, learner: Learner, now: Sequence[int], before: Se
         return False
     if not before:
         return True
-    return shift(now, before, task.settings["shift_distance"]) / learner.samples >= task.settings["shift_fraction"]
+    share = shifted(now, before, task.settings["shift_distance"], learner.samples)
+    return share >= task.settings["shift_fraction"]
 
 
 def _nearest_group(layout: Layout, task: Task, learner: Learner, notebook: Notebook) -> ClusterId:
