@@ -100,7 +100,7 @@ class DriftingWorld(World):
             raise ValueError("This world drifts already: give the plain one")
         if isinstance(self.world, MixedWorld) and self.world.redraw is True and not self.world.held:
             raise ValueError(
-                f'{called} draws a new mixture at every turn, so there is nothing to drift: set world.redraw = "samples"'
+                f'{called} draws a new mixture at every turn, which leaves nothing to drift: set redraw = "samples"'
             )
         if self.world.turns != "client":
             raise ValueError(f"{called} changes with the rounds of the federation, and drifts come with clients' turns")
@@ -168,7 +168,7 @@ class DriftingWorld(World):
         if number == OWN:
             return self.world.visit(seed, client, cycle)
         if self.drifts.what == "mixture":
-            return self.world.visit(seed, _model_client(self.world, seed, client, number), cycle)
+            return self.world.visit(seed, _model_client(self, seed, client, number), cycle)
         visit = self.world.visit(seed, client, cycle)
         if self.drifts.what == "labels":
             return _relabelled(visit, self.drifts.concentration, seed, client, cycle, number)
@@ -184,19 +184,19 @@ class DriftingWorld(World):
         return Samples((samples.x * scale + offset).astype(samples.x.dtype), samples.y)
 
 
-def _model_client(world: World, seed: int, client: ClientId, number: int) -> ClientId:
+def _model_client(drifting: DriftingWorld, seed: int, client: ClientId, number: int) -> ClientId:
     """Whose data a client has after so many drifts: of another kind than before, where there are several kinds."""
-    before = client if number == 1 else _model_client(world, seed, client, number - 1)
-    kinds = _kinds(world, seed)
-    others = [name for name in world.names if name != before]
+    before = client if number == 1 else _model_client(drifting, seed, client, number - 1)
+    kinds = _kinds(drifting, seed)
+    others = [name for name in kinds if name != before]
     others = [name for name in others if kinds[name] != kinds[before]] or others
     return others[int(generator(seed, "drift to", client, number).integers(len(others)))]
 
 
 @lru_cache(maxsize=8)
-def _kinds(world: World, seed: int) -> dict[ClientId, ClusterId]:
+def _kinds(drifting: DriftingWorld, seed: int) -> dict[ClientId, ClusterId]:
     """The largest cluster of every client's mixture."""
-    mixtures = {client: world.visit(seed, client, 0).mixture for client in world.names}
+    mixtures = {client: drifting.world.visit(seed, client, 0).mixture for client in drifting.names}
     return {client: max(mixture, key=lambda k: mixture[k]) for client, mixture in mixtures.items()}
 
 

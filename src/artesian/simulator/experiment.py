@@ -13,7 +13,7 @@ from artesian.engine.coordinator import check_proxies
 from artesian.engine.defence import Defence
 from artesian.errors import SettingError, check
 from artesian.recipes.accepting import SHARE, Accept
-from artesian.simulator.drifting import Drifts, DriftingWorld
+from artesian.simulator.drifting import DriftingWorld, Drifts
 from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start, check_size

@@ -43,7 +43,7 @@ STREAM_TURN = 20  # folds that make a turn of the world where there are no round
 class Progress:
     """How far a run is."""
 
-    uploads: int  # or rounds, where the run is measured in them
+    uploads: int  # or rounds or turns, where the run is measured in them
     total: int
     accuracy: float | None  # mean score of what clients drew back last
     unit: str = "uploads"
@@ -408,9 +408,9 @@ class Simulation:
             return
         left = self.executor.ahead if self.experiment.rounds else self._planned - self._done()
         for moment in self.clock.upcoming(min(self.executor.ahead, left)):
-            if moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment)):
-                if self._will_train(moment):
-                    self.executor.begin(self._job(moment.client, self.flights[moment.client]))
+            begins = moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment))
+            if begins and self._will_train(moment):
+                self.executor.begin(self._job(moment.client, self.flights[moment.client]))
 
     def _will_train(self, moment: Moment) -> bool:
         """Is it known that this client trains then? Whoever decides looks at its data now."""

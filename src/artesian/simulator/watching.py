@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from artesian.core import ClientId, Ensemble, Tree
-from artesian.drift.watch import Watching, detector, policy
+from artesian.drift.watch import Decision, Watching, detector, policy
 from artesian.errors import SettingError, check
 from artesian.simulator.executor import Promise
 from artesian.simulator.jobs import Look, Observed
@@ -25,7 +25,7 @@ class Watches:
     """How clients decide when to refresh. Everybody refreshes at its first turn; `when` decides about all others."""
 
     when: str = "drift"  # a policy, such as "drift or every 10", "always", "never"; or "oracle": at every true drift
-    detector: str | None = None  # which watches the batches; None: none, where the policy needs none
+    detector: str | None = None  # which watches the batches; None: none, where the policy does not wait for drift
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the detector
     batch: int = 32  # new samples that a client sees at a turn
 
@@ -34,11 +34,7 @@ class Watches:
         object.__setattr__(self, "settings", dict(self.settings))
         if self.settings and self.detector is None:
             raise SettingError("watch.settings are those of a detector, and none is named", "Name it in watch.detector")
-        if self.when == ORACLE:
-            if self.detector is not None:
-                raise SettingError("An oracle needs no detector", "Leave watch.detector out")
-            return
-        if "drift" in re.findall(r"\w+", self.when) and self.detector is None:
+        if self.waits_for_drift and self.detector is None:
             raise SettingError(
                 f"The policy {self.when!r} waits for drift, and no detector looks for it", "Name one in watch.detector"
             )
@@ -51,20 +47,25 @@ class Watches:
 
     @property
     def words(self) -> str:
-        """The policy and its detector, as tables show them."""
-        return self.when if self.detector is None else f"{self.when}, {self.detector}"
+        """The policy and the detector that it waits for, as tables show them."""
+        return f"{self.when}, {self.detector}" if self.waits_for_drift else self.when
+
+    @property
+    def waits_for_drift(self) -> bool:
+        """Does the policy ask whether a detector found drift?"""
+        return "drift" in re.findall(r"\w+", self.when)
 
     def watching(self) -> Watching:
-        """What one client decides by, fresh."""
+        """What one client decides by, fresh; with an oracle it only looks for drift."""
         detectors = [] if self.detector is None else [detector(self.detector, **self.settings)]
-        return Watching(policy(self.when), detectors)
+        return Watching(policy("never" if self.when == ORACLE else self.when), detectors)
 
 
 @dataclass(frozen=True)
 class Watched:
     """What a checkpoint holds of a client that decides."""
 
-    state: Tree = None  # of its policy and detectors; None with an oracle
+    state: Tree  # of its policy and detectors
     refreshed: Concept | None = None  # of its data at its last refresh; None: it never refreshed
 
 
@@ -122,8 +123,7 @@ class Lookout:
     def refreshed(self, turn: Turn, exchanged: int) -> None:
         """A client's refresh succeeded, and took so many bytes up and down."""
         self._refreshed[turn.client] = self._concept(turn)
-        if turn.client in self._watchings:
-            self._watchings[turn.client].refreshed(turn.time, exchanged)
+        self._watchings[turn.client].refreshed(turn.time, exchanged)
 
     def forget(self, client: ClientId) -> None:
         """What was worked out ahead for a client counts no more."""
@@ -134,14 +134,12 @@ class Lookout:
 
     def kept(self) -> dict[ClientId, Watched]:
         """What a checkpoint holds: of whoever decided ahead, as it was before."""
-        clients = dict.fromkeys([*self._watchings, *self._refreshed])
-        return {client: Watched(self._state(client), self._refreshed.get(client)) for client in clients}
+        return {client: Watched(self._state(client), self._refreshed.get(client)) for client in self._watchings}
 
     def restore(self, kept: Mapping[ClientId, Watched]) -> None:
         """Go on from what `kept` gave."""
         self._refreshed = {client: watched.refreshed for client, watched in kept.items() if watched.refreshed}
-        states = {client: watched.state for client, watched in kept.items() if watched.state is not None}
-        self._watchings = {client: self._restored(state) for client, state in states.items()}
+        self._watchings = {client: self._restored(watched.state) for client, watched in kept.items()}
 
     def _concept(self, turn: Turn) -> Concept:
         return self.world.concept(self.seed, turn.client, turn.cycle)
@@ -154,29 +152,28 @@ class Lookout:
 
     def _decide(self, turn: Turn, seen: Observed, *, ahead: bool = False) -> Decided:
         if turn.client not in self._decided:
-            oracle = self.watches.when == ORACLE
-            self._decided[turn.client] = self._foretell(turn) if oracle else self._judge(turn, seen, ahead)
+            watching = self._watchings.get(turn.client) or self.watches.watching()
+            before = watching.state() if ahead else None
+            decision = watching.decide(seen.batch, turn.time)
+            self._watchings[turn.client] = watching
+            wanted, reason = self._wish(turn, decision)
+            self._decided[turn.client] = Decided(wanted, reason, bool(decision.drifts), before)
         return self._decided[turn.client]
 
-    def _foretell(self, turn: Turn) -> Decided:
-        """The oracle's: refresh where the data drifted since the last refresh."""
-        before, now = self._refreshed.get(turn.client), self._concept(turn)
-        reason = FIRST if before is None else "its data drifted" if before != now else "its data are as they were"
-        return Decided(before != now, reason, alarm=False)
-
-    def _judge(self, turn: Turn, seen: Observed, ahead: bool) -> Decided:
-        watching = self._watchings.setdefault(turn.client, self.watches.watching())
-        before = watching.state() if ahead else None
-        decision = watching.decide(seen.batch, turn.time)
-        first = turn.client not in self._refreshed
-        reason = FIRST if first else decision.reason
-        return Decided(first or decision.refresh, reason, bool(decision.drifts), before)
+    def _wish(self, turn: Turn, decision: Decision) -> tuple[bool, str]:
+        """Whether a client refreshes, and why: at its first turn, or as its policy or the oracle says."""
+        before = self._refreshed.get(turn.client)
+        if before is None:
+            return True, FIRST
+        if self.watches.when != ORACLE:
+            return decision.refresh, decision.reason
+        drifted = before != self._concept(turn)
+        return drifted, "its data drifted" if drifted else "its data did not drift"
 
     def _state(self, client: ClientId) -> Tree:
         decided = self._decided.get(client)
-        if decided is not None and decided.before is not None:
-            return decided.before
-        return self._watchings[client].state() if client in self._watchings else None
+        ahead = decided is not None and decided.before is not None
+        return decided.before if decided is not None and ahead else self._watchings[client].state()
 
     def _restored(self, state: Tree) -> Watching:
         watching = self.watches.watching()
