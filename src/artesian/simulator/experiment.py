@@ -23,7 +23,7 @@ from artesian.simulator.worlds import Numbered, World
 from artesian.storage.older import settings_before
 
 NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
-COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
+COUNTS = ("uploads", "rounds", "turns", "evaluate_every", "snapshot_every", "proxy_sample")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         rules = {
-            **{f"{name} is at least 1": self._numbers[name] is None or self._numbers[name] >= 1 for name in COUNTS},
+            **{f"{name} is at least 1": vars(self)[name] is None or vars(self)[name] >= 1 for name in COUNTS},
             "evaluate_every_rounds is at least 1": self.evaluate_every_rounds is None
             or self.evaluate_every_rounds >= 1,
             "tune is at least 0": self.tune >= 0,
@@ -74,7 +74,7 @@ class Experiment:
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
         check(self, rules)
-        check(self, self._rules_of_turns())
+        self._check_turns()
         judges = self.accept == "better" or self.hold_back == SHARE
         check(self, {"hold_back has an effect only with accept = better": judges})
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
@@ -98,18 +98,24 @@ class Experiment:
         elif isinstance(self.world, Shifted):
             object.__setattr__(self, "shift", self.world.shift)
 
-    def _rules_of_turns(self) -> dict[str, bool]:
-        """What a drift and a watch demand of the other settings."""
+    def _check_turns(self) -> None:
+        """Refuse settings that a drift or a watch cannot go with."""
         watched = self.watch is not None
-        return {
-            "a drift needs shift.kind = own": self.drift is None or self.shift.kind == "own",
-            "turns is at least 1": self.turns is None or self.turns >= 1,
-            "turns has an effect only with [watch]": watched or self.turns is None,
-            "a run with [watch] needs turns: how long it lasts": not watched or self.turns is not None,
-            "a run with [watch] lasts turns, not rounds": not watched or self.rounds is None,
-            "a run with [watch] evaluates by turns, not by rounds": not watched or self.evaluate_every_rounds is None,
-            "tune needs accept = better in a run with [watch]": not (watched and self.tune) or self.accept == "better",
+        refused = {
+            "A drift and a shift cannot go together: leave one of the two out": self.drift is not None
+            and self.shift.kind != "own",
+            "turns has an effect only with [watch]": not watched and self.turns is not None,
+            "A run with [watch] lasts a number of turns: set turns": watched and self.turns is None,
+            "A run with [watch] lasts turns, not rounds: leave rounds out": watched and self.rounds is not None,
+            "A run with [watch] is evaluated by turns: leave evaluate_every_rounds out": watched
+            and self.evaluate_every_rounds is not None,
+            'In a run with [watch], tune needs accept = "better"': watched
+            and self.tune > 0
+            and self.accept != "better",
         }
+        for sentence, holds in refused.items():
+            if holds:
+                raise ValueError(sentence)
 
     @property
     def plain_world(self) -> World:
