@@ -8,6 +8,7 @@ import pytest
 from promises.table import FULL, figure, lines, promise
 
 from artesian.execution import processes
+from artesian.server import hashing
 
 __all__ = ["figure", "promise"]
 
@@ -21,6 +22,13 @@ def _no_waiting_for_the_disk(request, monkeypatch) -> None:
     if request.node.get_closest_marker("heavy") is None:
         monkeypatch.setattr(os, "fsync", lambda _: None)
         monkeypatch.setattr(os, "fdatasync", lambda _: None)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_hashes(request, monkeypatch) -> None:
+    """Secrets are hashed slowly on purpose; heavy tests, and those of the hashes themselves, keep that."""
+    if request.node.get_closest_marker("heavy") is None and request.path.name != "test_tokens.py":
+        monkeypatch.setattr(hashing, "COST", 4)
 
 
 FORKING = multiprocessing.get_context("forkserver")

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,20 +51,26 @@ def words_of(node: ast.expr) -> tuple[str | None, ...]:
     return (None,)
 
 
-def messages(kinds: set[str]) -> list[Message]:
-    """Every place where an error or a warning of these classes is made."""
-    found = []
+def calls() -> Iterator[tuple[Path, str, ast.Call]]:
+    """Every call of a name in the package that has arguments: where it is, and the name."""
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-            if name in kinds and isinstance(node, ast.Call) and node.args:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                yield path, node.func.id, node
+
+
+def messages(*wanted: set[str]) -> list[list[Message]]:
+    """Every place where an error or a warning is made, for each of these sets of classes."""
+    found: list[list[Message]] = [[] for _ in wanted]
+    for path, name, node in calls():
+        for kinds, places in zip(wanted, found, strict=True):
+            if name in kinds:
                 place = f"{path.relative_to(SOURCE)}:{node.lineno} {name}"
-                found.append(Message(place, tuple(words_of(part) for part in node.args)))
+                places.append(Message(place, tuple(words_of(part) for part in node.args)))
     return found
 
 
-MESSAGES = messages(KINDS)
-WARNINGS = messages({"ChangedSince", "FellBack", "StartedAfresh"})
+MESSAGES, WARNINGS = messages(KINDS, {"ChangedSince", "FellBack", "StartedAfresh"})
 
 
 def test_there_are_messages() -> None:

@@ -459,6 +459,7 @@ def test_clients_that_pull_apart_end_in_two_clusters_whose_counters_go_on() -> N
     assert restored(coordinator).digest() == coordinator.digest()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("unit", ["models", "entries"])
 def test_a_thousand_clients_never_hold_more_models_than_the_budget(unit) -> None:
     """Checked after every upload, before and after a restart from bytes, which stores no tensor twice."""

@@ -19,6 +19,7 @@ import stamina
 from homes import MODEL, WORLD
 from promises.table import needs
 from proxies import FAULTS, Proxy
+from tiers import some_heavy
 from toyserver import Served
 
 import artesian
@@ -79,7 +80,7 @@ def given_by(server: Served, home: Path) -> bool:
     return not path.exists() or path.read_bytes() in server.given
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", some_heavy([0, 1, 2], 0))
 def test_whatever_the_network_does_uploads_count_once_and_models_are_whole(
     server, tmp_path, at_once, monkeypatch, seed
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from homes import Home
+from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, FedAsync, FedEM, Local
 from artesian.client.asynchronous import AsyncSession
@@ -270,7 +271,7 @@ def test_a_spool_and_a_home_of_the_version_before_are_opened(home, monkeypatch) 
 # every kind of client
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", some_heavy(sorted(ALGORITHMS), "cdfl", "confluence", "fedbuff", "flexcfl"))
 def test_clients_of_every_algorithm_judge(tmp_path, name) -> None:
     known = ALGORITHMS[name].__dataclass_fields__
     algorithm = ALGORITHMS[name](**({"clients_per_round": 2} if "clients_per_round" in known else {}))

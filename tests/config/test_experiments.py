@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
+from tiers import some_heavy
 
 import artesian
 from artesian.algorithms import ALGORITHMS, CDFL, ICFL, CASAPlus, Confluence, FedAsync, FedBuff, ICFLAsync
@@ -46,7 +47,9 @@ def test_presets_of_digits_differ_in_their_clusters_alone(name, clusters, client
     assert experiment == replace(four, name=name, world=world, uploads=25 * clients)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"scaffold"}))
+@pytest.mark.parametrize(
+    "name", some_heavy(sorted(set(ALGORITHMS) - {"scaffold"}), "cdfl", "confluence", "fedbuff", "flexcfl")
+)
 def test_every_algorithm_runs_with_a_single_distribution(name) -> None:
     """SCAFFOLD refuses the preset's optimiser."""
     changes = ["world.clients=10", "evaluate=clients", "export=true", "start.trunk_epochs=0", "training.epochs=1"]

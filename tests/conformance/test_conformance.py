@@ -35,7 +35,8 @@ from artesian.core import Task
 from artesian.errors import SettingError
 from artesian.testing import CHECKS, ToyFederation, check_algorithm
 
-VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
+DEFAULTS = [kind() for kind in ALGORITHMS.values()]
+OTHERS = [
     CASA(similarity="delta", gamma=5.0, min_cluster_size=1),
     CASA(buffer_budget=3, budget_unit="entries", staleness_unit="global", buffers="server"),
     CASA(split=False, decay=False),
@@ -90,14 +91,16 @@ VARIANTS = [kind() for kind in ALGORITHMS.values()] + [
 ]
 
 
-def name(algorithm) -> str:
-    return f"{algorithm.name}-{VARIANTS.index(algorithm)}"
-
-
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("algorithm", VARIANTS, ids=name)
+@pytest.mark.parametrize("algorithm", DEFAULTS, ids=lambda algorithm: algorithm.name)
 def test_the_algorithm_conforms(algorithm, check) -> None:
     assert check_algorithm(algorithm, only=check) == [check]
+
+
+@pytest.mark.heavy  # all together they are
+@pytest.mark.parametrize("algorithm", OTHERS, ids=lambda algorithm: f"{algorithm.name}-{OTHERS.index(algorithm)}")
+def test_the_algorithm_conforms_with_other_settings(algorithm) -> None:
+    assert check_algorithm(algorithm) == list(CHECKS)
 
 
 class Impure(FedAsync):

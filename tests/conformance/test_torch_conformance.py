@@ -48,6 +48,7 @@ def whole(tmp_path_factory):
     return folder
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["cdfl", "fedbuff"])
 def test_the_algorithm_conforms_with_a_torch_model(name) -> None:
     assert check_algorithm(ALGORITHMS[name](), model=MODEL) == list(CHECKS)

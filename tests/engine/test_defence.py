@@ -5,6 +5,7 @@ from math import inf, sqrt
 
 import numpy as np
 import pytest
+from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, CDFL, Confluence, FedAsync, FedAvg, FedBuff
 from artesian.core import Event, Ledger, Member, Receipt, Seen, Step, Task, Upload
@@ -364,7 +365,7 @@ def test_receipts_of_uploads_without_models_are_not_measured() -> None:
     assert (measured.length, measured.spent, measured.aside) == (0, 0, "")
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", some_heavy(sorted(ALGORITHMS), "cdfl", "confluence", "fedbuff", "flexcfl"))
 def test_every_algorithm_is_defended_and_replayed_with_the_same_bits(name) -> None:
     seen: list[Event] = []
     algorithm = ALGORITHMS[name]()

@@ -189,6 +189,7 @@ def test_a_worker_killed_over_a_job_costs_that_job_nothing_but_time(pool, tmp_pa
     assert len(before & set(pool.pids)) == 1 and (tmp_path / "died").exists()
 
 
+@pytest.mark.heavy
 def test_a_job_that_kills_every_worker_fails_and_others_do_not(pool) -> None:
     doomed = pool.submit("die")
     others = [pool.submit("anything") for _ in range(10)]
@@ -253,6 +254,7 @@ def ended(pid: int) -> bool:
     return False
 
 
+@pytest.mark.heavy
 def test_killed_workers_of_a_run_are_replaced_and_the_bits_stay(caplog) -> None:
     killed = []
 

@@ -8,6 +8,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -216,4 +217,9 @@ def _corpus() -> list[bytes]:
 
 
 CORPUS = _corpus()
-EMPTY_TENSORS = joined({f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(200_000)})
+
+
+@cache
+def empty_tensors() -> bytes:
+    """A body of very many tensors without a number."""
+    return joined({f"t{i}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for i in range(200_000)})

@@ -44,6 +44,8 @@ from artesian.storage.codec import digest, encode, to_tree
 from artesian.storage.store import Store
 from artesian.testing import ToyFederation
 
+pytestmark = pytest.mark.heavy  # all together they are
+
 
 def nothing(*_, **__) -> None:
     """A safeguard that is not there."""
@@ -205,7 +207,6 @@ def test_without_refusals_an_absurd_upload_is_not_seen(promise) -> None:
         federation.coordinator.receive(replace(upload, models=lie))
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(("algorithm", "attack"), [("fedasync", "flood"), ("fedbuff", "constant")])
 def test_without_a_defence_one_of_twenty_wrecks_a_federation(promise, algorithm, attack) -> None:
     promise("meta")

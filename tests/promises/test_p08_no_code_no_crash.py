@@ -12,7 +12,7 @@ from launching import SERVING, Launcher
 from promises.checks import untyped
 from promises.federation import MODEL, SECRET, Process, answer, draws, restored
 from promises.listening import PRELUDE, heard
-from promises.mutations import CORPUS, EMPTY_TENSORS, mutated
+from promises.mutations import CORPUS, empty_tensors, mutated
 
 import artesian
 from artesian.core import Upload
@@ -79,7 +79,7 @@ def test_mutated_bodies_over_http_are_refused_by_type_and_change_nothing(tmp_pat
             else:
                 assert untyped(status, told) == [], f"turn {turn}: {body[:300]!r}"
                 assert journal() == before, f"turn {turn}: a refusal wrote an event"
-        status, told = link.put(path, EMPTY_TENSORS)
+        status, told = link.put(path, empty_tensors())
         assert (status, untyped(status, told)) == (413, [])
         assert server.poll() is None, "the server died"
         grown = server.resident() - began

@@ -24,6 +24,7 @@ def leaks(secrets: list[str], places: dict[str, bytes]) -> list[str]:
     return [f"a secret in {name}" for name, _ in found]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", FORMS)
 def test_no_secret_is_found_anywhere(tmp_path, promise, form) -> None:
     wanted, rng = -(-promise("canaries") // len(FORMS)), draws("canaries", form)

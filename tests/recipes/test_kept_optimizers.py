@@ -184,6 +184,7 @@ def bits(run) -> list[bytes]:
 ALL = [FedAvg(clients_per_round=2), FedEM(clients_per_round=2), Local()]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", ALL, ids=lambda a: a.name)
 def test_runs_end_with_the_same_bits_over_http_and_over_workers(algorithm) -> None:
     runs = [Simulation(experiment(algorithm), 1, **how) for how in ({}, {"transport": InProcess}, {"workers": 1})]

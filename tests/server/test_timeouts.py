@@ -1,5 +1,6 @@
 """Connections of a real uvicorn: no wait without an end, uploads that go on where they broke off, lines in the log."""
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -51,10 +52,14 @@ class Served:
         self.server = uvicorn.Server(config)
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.port = self.socket.getsockname()[1]
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]})
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self.thread.start()
         until(lambda: self.server.started)
         self.url = f"http://127.0.0.1:{self.port}"
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self.server.serve(sockets=[self.socket])
 
     def ask(self, method: str, path: str, token: str = SECRET, **options) -> httpx.Response:
         headers = {"authorization": f"Bearer {token}", **options.pop("headers", {})}
@@ -70,6 +75,7 @@ class Served:
 
     def stop(self) -> None:
         self.server.should_exit = True
+        asyncio.run_coroutine_threadsafe(self.service.stop(), self.loop)  # long polls end
         self.thread.join(timeout=20)
         assert not self.thread.is_alive()
 

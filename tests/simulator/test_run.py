@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, CA2FL, CDFL, ICFL, FedAvg, FedBuff, Local
 from artesian.config.experiments import load
@@ -51,7 +52,7 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", some_heavy([1, 2, 3], 2))
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
     run_experiment(load("digits-4", SMALL), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)
@@ -145,7 +146,7 @@ def stop_at(count):
     return look
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", some_heavy(sorted(ALGORITHMS), "cdfl", "confluence", "fedbuff", "flexcfl"))
 def test_every_algorithm_resumes_from_anywhere(tmp_path, name) -> None:
     experiment = toy(ALGORITHMS[name](), clients=12, snapshot_every=7, fleet=Fleet("latency", 1, 5))
     run_experiment(experiment, out=tmp_path / "whole")

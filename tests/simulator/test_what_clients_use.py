@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, CDFL, FedAvg
 from artesian.config.experiments import build, load
@@ -240,7 +241,7 @@ def test_a_run_is_opened_with_its_columns(whole) -> None:
     assert run.config["experiment"]["accept"] == "better"
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", some_heavy(sorted(ALGORITHMS), "cdfl", "confluence", "fedbuff", "flexcfl"))
 def test_every_algorithms_clients_can_judge(name) -> None:
     cohort = {"clients_per_round": 2} if "clients_per_round" in ALGORITHMS[name].__dataclass_fields__ else {}
     algorithm = ALGORITHMS[name](**cohort)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from promises.federation import IDENTITY, resumed, served
+from tiers import some_heavy
 
 from artesian.algorithms import CDFL, FedAvg, FedBuff
 from artesian.core import Event
@@ -233,7 +234,7 @@ def no_space(*_) -> None:
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("hits", [1, 2, 5])
+@pytest.mark.parametrize("hits", some_heavy([1, 2, 5], 2))
 @pytest.mark.parametrize("name", failpoints.NAMES)
 def test_killed_at_any_fail_point_nothing_acknowledged_is_lost(tmp_path, stores, monkeypatch, name, hits) -> None:
     acknowledged = tmp_path / "acknowledged"

@@ -18,7 +18,7 @@ from artesian.errors import (
     WrongModels,
 )
 from artesian.params import Layout, Params, blended, clipped
-from artesian.storage.codec import digest, to_tree
+from artesian.storage.codec import digest
 
 METRICS = 64  # numbers a client may send along
 
@@ -82,7 +82,7 @@ def check_retry(upload: Upload, member: Member) -> None:
             f"Task {upload.number} of client {upload.client} is not open any more: it was answered or withdrawn",
             "Fetch the task again; the server may have gone on without this one",
         )
-    if digest(to_tree(upload)) != member.digest:
+    if digest(upload) != member.digest:
         raise Conflict(
             f"Client {upload.client} answered task {upload.number} before, with another body",
             "Fetch the task, and answer that one",
@@ -121,7 +121,7 @@ def receipt_of(task: Task) -> Receipt:
         recipe=task.recipe,
         models=tuple(task.models),
         mixture=task.mixture,
-        digest=digest(to_tree(task)),
+        digest=digest(task),
         solo=task.solo,
         pause=task.pause,
         memo=task.memo,

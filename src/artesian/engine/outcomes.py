@@ -8,7 +8,7 @@ from typing import Any
 
 from artesian.core import State, Task
 from artesian.engine.transition import Change
-from artesian.storage.codec import digest, fingerprint, to_tree
+from artesian.storage.codec import digest, fingerprint
 
 TASK_0 = ("models", "recipe", "settings", "mixture", "solo", "pause", "memo", "number", "base")  # its fields at first
 TASK_1 = (*TASK_0, "returns", "estimates")  # and when outcomes began to be recorded
@@ -25,12 +25,12 @@ def outcome_of(before: State, change: Change) -> dict[str, str]:
 def task_digest(task: Task) -> str:
     """A name for exactly this task. Fields at their default are left out: a later version may have more of them."""
     told = {f.name: value for f in fields(task) if not _is_default(value := getattr(task, f.name), f.default)}
-    return digest(to_tree(told))
+    return digest(told)
 
 
 def receipt_digests(task: Task) -> set[str]:
     """The digests that receipts of this task have, or had when tasks had fewer fields: all that old events hold."""
-    return {digest({name: to_tree(getattr(task, name)) for name in names}) for names in (TASK_0, TASK_1)}
+    return {digest({name: getattr(task, name) for name in names}) for names in (TASK_0, TASK_1)}
 
 
 def different(recorded: Outcome, found: Outcome) -> list[str]:

@@ -304,13 +304,23 @@ def check_format(number: int) -> None:
         )
 
 
-def digest(tree: Tree) -> str:
-    """A name for exactly this tree: SHA-256 of its JSON, with the fingerprint of each array in its place."""
+def digest(value: Any) -> str:
+    """A name for exactly this value: SHA-256 of its JSON, with the fingerprint of each array in its place."""
+    arrays = 0
 
-    def put(path: str, array: np.ndarray) -> Tree:
-        return {"$tensor": fingerprint(array)}
+    def shown(item: Any) -> Tree:
+        nonlocal arrays
+        if isinstance(item, np.ndarray):
+            arrays += 1
+            return {"$tensor": fingerprint(item)}
+        if is_dataclass(item) and not isinstance(item, (type, Layout)):
+            return {name: getattr(item, name) for name in _names(type(item))}
+        return to_tree(item)
 
-    return hashlib.sha256(json.dumps(scatter(tree, put), sort_keys=True).encode()).hexdigest()
+    text = json.dumps(value, sort_keys=True, default=shown)
+    if text.count('"$') > arrays:  # a key or a text with a dollar sign in front: told apart the long way
+        text = json.dumps(scatter(to_tree(value), lambda _, array: {"$tensor": fingerprint(array)}), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def fingerprint(array: np.ndarray) -> str:
