@@ -45,7 +45,6 @@ from artesian.core import Model as Model
 from artesian.core import Learner as Learner
 from artesian.core import Labelled as Labelled
 from artesian.core import Divisible as Divisible
-from artesian.core import Predictive as Predictive
 
 ## Worlds
 from artesian.simulator.worlds import World as World

@@ -365,15 +365,6 @@ class Readable(Protocol):
         ...
 
 
-@runtime_checkable
-class Predictive(Protocol):
-    """A learner that says what models predict for its samples; whoever watches for drift asks for this."""
-
-    def predictions(self, ensemble: Ensemble) -> np.ndarray:
-        """The weighted mean of what these models say of every sample: a row of probabilities, or a number."""
-        ...
-
-
 @dataclass(frozen=True)
 class Fit:
     """What following a recipe gave."""

@@ -11,17 +11,14 @@ import pytest
 
 from artesian.algorithms import CASA, FedAsync, FedAvg, FedBuff
 from artesian.config.experiments import build, load, simulate
-from artesian.core import Model
 from artesian.drift.detector import Batch, Drift
 from artesian.errors import SettingError
-from artesian.learners.arrays import SoftmaxRegression
 from artesian.params import seal
 from artesian.report.runs import finished, tables
 from artesian.simulator.drifting import Drifts
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.jobs import Look, Place
-from artesian.simulator.observing import seen
 from artesian.simulator.profiling import Stopwatch
 from artesian.simulator.run import run_experiment
 from artesian.simulator.saved_runs import open_run, progress_in
@@ -140,32 +137,23 @@ def test_a_client_is_judged_by_what_it_uses_on_the_data_of_its_turn() -> None:
 # what a client sees
 
 
-def test_a_batch_has_what_detectors_look_at() -> None:
-    """Of a model without weights, whose bias says class 1 with 3/4: log 4/3 and log 4 are the losses."""
-    model = SoftmaxRegression(2, 2)
-    layout = model.layout
-    params = layout.pack({"dense.weight": np.zeros((2, 2), np.float32), "dense.bias": np.log([1, 3]).astype("float32")})
-    x, y = np.array([[1, 2], [3, 4]], np.float32), np.array([1, 0])
-    batch = seen(model.learner(x, y), x, y, ((1.0, params),), 2)
-    assert batch.features is x and batch.labels is y
-    assert batch.errors is not None and batch.errors.tolist() == [0, 1]
-    assert batch.losses == pytest.approx(np.log([4 / 3, 4]))
-    assert batch.logits == pytest.approx(np.log([[1 / 4, 3 / 4]] * 2))
-
-
-def test_a_batch_of_data_without_classes_has_no_errors() -> None:
-    model: Model = ToyModel()
-    x = np.ones((3, 3), np.float32)
-    batch = seen(model.learner(x, x), x, x, ((0.5, model.start(0)), (0.5, model.start(1))), 1)
-    assert (batch.labels, batch.errors, batch.logits) == (None, None, None)
-    learner = model.learner(x, x)
-    assert batch.losses == pytest.approx((learner.losses(model.start(0)) + learner.losses(model.start(1))) / 2)
+@pytest.mark.parametrize(
+    ("watches", "part"),
+    [
+        (Watches("never"), "losses"),
+        (Watches("drift", "adwin"), "errors"),
+        (Watches("drift", "ks"), "features"),
+        (Watches("drift", "ks", {"part": "logits"}), "logits"),
+    ],
+)
+def test_a_client_works_out_what_its_detector_watches(watches, part) -> None:
+    assert watches.part == part
 
 
 def test_new_samples_come_at_every_turn_and_no_more_than_there_are() -> None:
     place = Place(ToyWorld(), ToyModel(), seed=0)
     used = ((1.0, seal(ToyModel().start(0))),)
-    one, two = (place.observe(Look("c0", cycle, used, 4), Stopwatch()).batch.features for cycle in (0, 1))
+    one, two = (place.observe(Look("c0", cycle, used, 4, "features"), Stopwatch()).batch.features for cycle in (0, 1))
     assert one is not None and two is not None
     assert one.shape == (4, 3) and not np.array_equal(one, two)
     all_of_them = place.observe(Look("c0", 0, used, 1000), Stopwatch()).batch

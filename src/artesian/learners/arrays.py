@@ -203,12 +203,8 @@ class ArrayLearner:
         """Of the weighted mean of the models' predictions; 0 where there are no data."""
         if not self.samples:
             return 0.0
-        return self.model.score(self.predictions(ensemble), self.y)
-
-    @QUIET
-    def predictions(self, ensemble: Ensemble) -> np.ndarray:
-        """What the models say of every sample, weighed: probabilities, or numbers."""
-        return np.asarray(sum(weight * self._predict(params) for weight, params in ensemble))
+        output = sum(weight * self._predict(params) for weight, params in ensemble)
+        return self.model.score(np.asarray(output), self.y)
 
     def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
         """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""

@@ -275,19 +275,12 @@ class TorchLearner:
         """Of the weighted mean of the models' predictions; 0 where there are no data."""
         if not self.samples:
             return 0.0
-        output = self._output(ensemble, "a score")
+        said = [[weight * part for part in self._look(params, "a score", self._says)] for weight, params in ensemble]
+        output = functools.reduce(torch.add, [torch.cat(parts) for parts in said])
         target = torch.cat([y for _, _, y in self.source.ordered("a score")])
         if self.model.task == "regression":
             return -float(squares(output, target).double().mean())
         return float((output.argmax(dim=1) == target).double().mean())
-
-    def predictions(self, ensemble: Ensemble) -> np.ndarray:
-        """What the models say of every sample, weighed: probabilities, or numbers."""
-        return self._output(ensemble, "predictions").float().cpu().numpy()
-
-    def _output(self, ensemble: Ensemble, what: str) -> torch.Tensor:
-        said = [[weight * part for part in self._look(params, what, self._says)] for weight, params in ensemble]
-        return functools.reduce(torch.add, [torch.cat(parts) for parts in said])
 
     def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
         """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""

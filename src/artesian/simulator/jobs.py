@@ -28,7 +28,8 @@ from artesian.core import (
     generator,
 )
 from artesian.data.datasets import Samples
-from artesian.drift.detector import Batch
+from artesian.drift.detector import Batch, Part
+from artesian.drift.observing import batch_of
 from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, take_over
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
@@ -37,7 +38,6 @@ from artesian.recipes.accepting import Candidate, Split, candidates, choose, div
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.simulator.attacks import Attack, forged, poisoned
-from artesian.simulator.observing import seen
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
 from artesian.simulator.worlds import World
@@ -114,6 +114,7 @@ class Look:
     cycle: int
     used: Ensemble
     batch: int
+    part: Part = "losses"  # of them, what is watched
 
 
 @dataclass(frozen=True)
@@ -285,9 +286,9 @@ class Place:
         with spent.part("evaluating"):
             visit = self.world.visit(self.seed, look.client, look.cycle)
             order = generator(self.seed, "watch", look.client, look.cycle).permutation(len(visit.train))
-            x, y = (part[order[: look.batch]] for part in (visit.train.x, visit.train.y))
-            batch = seen(self.model.learner(x, y), x, y, look.used, self.world.classes)
-            return Observed(batch, self.model.learner(visit.test.x, visit.test.y).score(look.used))
+            new = self.model.learner(*(array[order[: look.batch]] for array in (visit.train.x, visit.train.y)))
+            score = self.model.learner(visit.test.x, visit.test.y).score(look.used)
+            return Observed(batch_of(new, look.used, (look.part,)), score)
 
     def do(self, work: Work, spent: Stopwatch) -> Outcome:
         """Whatever is asked for."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from artesian.core import ClientId, Ensemble, Tree
+from artesian.drift.detector import Part
 from artesian.drift.watch import Decision, Watching, detector, policy
 from artesian.errors import SettingError, check
 from artesian.simulator.executor import Promise
@@ -54,6 +55,11 @@ class Watches:
     def waits_for_drift(self) -> bool:
         """Does the policy ask whether a detector found drift?"""
         return "drift" in re.findall(r"\w+", self.when)
+
+    @property
+    def part(self) -> Part:
+        """What of a batch is watched; without a detector the losses, which every learner has."""
+        return "losses" if self.detector is None else detector(self.detector, **self.settings).part
 
     def watching(self) -> Watching:
         """What one client decides by, fresh; with an oracle it only looks for drift."""
@@ -146,7 +152,7 @@ class Lookout:
 
     def _looked(self, turn: Turn) -> Promise[Observed]:
         if turn.client not in self._seen:
-            look = Look(turn.client, turn.cycle, turn.used(), self.watches.batch)
+            look = Look(turn.client, turn.cycle, turn.used(), self.watches.batch, self.watches.part)
             self._seen[turn.client] = self.observe(look)
         return self._seen[turn.client]
 
