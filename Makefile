@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
-# Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,dev, and the tests of torch are skipped.
-EXTRAS ?= torch,sim,client,server,report,dev
+# Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,drift,dev, and the tests of torch are skipped.
+EXTRAS ?= torch,sim,client,server,report,drift,dev
 
 # Hundreds of processes start in the tests and benchmarks: none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
@@ -82,7 +82,7 @@ test-newest:
 	@python=$$(for p in python$(NEWEST) $$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(NEWEST).*/bin/python 2>/dev/null); do \
 		$$p -c 'import sys' 2>/dev/null && echo $$p && break; done); \
 	if [ -z "$$python" ]; then echo "Python $(NEWEST) is not here: its tests are not run"; else \
-		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=$(VENV)-$(NEWEST) EXTRAS=sim,client,server,report,dev; fi
+		$(MAKE) --no-print-directory test PYTHON="$$python" VENV=$(VENV)-$(NEWEST) EXTRAS=sim,client,server,report,drift,dev; fi
 
 reliability: $(VENV)/.dev
 	@ARTESIAN_PROMISES=full $(BIN)/python -m pytest tests/promises --numprocesses $(WORKERS) --dist load $(ARGS)

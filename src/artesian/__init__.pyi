@@ -28,6 +28,34 @@ from artesian.client.session import Session as Session
 from artesian.client.in_use import Refreshed as Refreshed
 from artesian.client.asynchronous import AsyncSession as AsyncSession
 
+## Know when to refresh
+from artesian.client.watch import Watch as Watch
+from artesian.client.watch import RefreshRecord as RefreshRecord
+from artesian.drift.detectors import detector as detector
+from artesian.drift.detectors import DETECTORS as DETECTORS
+from artesian.drift.detector import Detector as Detector
+from artesian.drift.detector import Batch as Batch
+from artesian.drift.detector import Drift as Drift
+from artesian.drift.policy_text import policy as policy
+from artesian.drift.policy import Policy as Policy
+from artesian.drift.policy import Situation as Situation
+from artesian.drift.policy import any_of as any_of
+from artesian.drift.policy import all_of as all_of
+from artesian.drift.rules import OnDrift as OnDrift
+from artesian.drift.rules import OnAge as OnAge
+from artesian.drift.rules import OnSamples as OnSamples
+from artesian.drift.rules import Every as Every
+from artesian.drift.rules import OnRequest as OnRequest
+from artesian.drift.rules import OnCallback as OnCallback
+from artesian.drift.rules import Always as Always
+from artesian.drift.rules import Never as Never
+from artesian.drift.rules import Budget as Budget
+from artesian.drift.rules import AtLeastApart as AtLeastApart
+from artesian.drift.rules import Confirmed as Confirmed
+from artesian.drift.rules import Allowed as Allowed
+from artesian.drift.watch import Watching as Watching
+from artesian.drift.watch import Decision as Decision
+
 ## Serve a federation
 from artesian.server.federation import Federation as Federation
 from artesian.engine.defence import Defence as Defence
@@ -45,6 +73,8 @@ from artesian.core import Model as Model
 from artesian.core import Learner as Learner
 from artesian.core import Labelled as Labelled
 from artesian.core import Divisible as Divisible
+from artesian.core import Predicting as Predicting
+from artesian.core import Readable as Readable
 
 ## Worlds
 from artesian.simulator.worlds import World as World

@@ -365,6 +365,15 @@ class Readable(Protocol):
         ...
 
 
+@runtime_checkable
+class Predicting(Protocol):
+    """A learner that says what models make of its samples; whoever watches errors or outputs asks for this."""
+
+    def outputs(self, ensemble: Ensemble) -> np.ndarray:
+        """Of every sample, the weighted mean of what the models say: a row of probabilities, or a number."""
+        ...
+
+
 @dataclass(frozen=True)
 class Fit:
     """What following a recipe gave."""

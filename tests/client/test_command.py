@@ -88,6 +88,38 @@ def test_a_function_makes_the_learner_anew_and_every_goes_on_until_stopped(serve
     assert next_one["answered"] in (done + 1, done + 2)  # one may have been taken whose line was not written
 
 
+def test_when_it_refreshes_only_if_the_data_drift_also_after_a_restart(server, tmp_path) -> None:
+    home = tmp_path / "home"
+    (server.folder / "drifting.py").write_text(
+        "from pathlib import Path\nfrom points import MODEL, draw\n"
+        "def look():\n    seed = int(Path('seed').read_text())\n    Path('seed').write_text(str(seed + 1))\n"
+        "    x, y = draw(1, seed=seed, count=100)\n    return MODEL.learner(x + 4 * (seed > 7), y)\n"
+    )
+    (server.folder / "seed").write_text("1")
+    watching = ["--learner", "drifting:look", "--when", "drift", "--detector", "ks window=50 reference=50 level=0.001"]
+    told = []
+    for times in ("1", "2", "3", "3"):  # a new process each
+        told += run(server, home, *watching, "--times", times, "--every", "0", "--json").splitlines()
+    lines = [json.loads(line) for line in told]
+    assert [line["refreshed"] for line in lines] == [True, *[False] * 6, True, False]
+    assert lines[1]["reason"] == "no drift was found"
+    assert lines[7]["reason"].startswith("ks found drift: the features changed in ") and lines[7]["helped"]
+    assert (lines[0]["answered"], lines[7]["answered"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--detector", "ks"], "--detector has an effect only with --when. Add --when drift."),
+        (["--when", "drift"], "--when needs a learner, whose data it watches."),
+        (["--when", "drifft", "--learner", "points:learner"], "there is no rule 'drifft'. Did you mean 'drift'?"),
+        (["--when", "drift", "--detector", "kss", "--learner", "points:learner"], "Did you mean 'ks'?"),
+    ],
+)
+def test_what_is_wrong_with_when_is_said(server, tmp_path, options, words) -> None:
+    assert words in run(server, tmp_path / "home", *options, code=2)
+
+
 def test_every_goes_on_over_failures_that_pass(server, tmp_path) -> None:
     home = tmp_path / "home"
     run(server, home, "--learner", "points:learner")

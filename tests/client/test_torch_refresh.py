@@ -160,3 +160,17 @@ def test_the_same_awaited(served, tmp_path) -> None:
             return (await client.task(40)).number
 
     assert asyncio.run(refresh()) == 2
+
+
+@pytest.mark.heavy
+def test_a_watch_looks_at_a_network_and_its_loader(served, tmp_path) -> None:
+    net = network()
+    with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
+        watch = client.watch("drift", ["ks part=losses window=20 reference=20", "ks window=20 reference=20"])
+        assert watch.wants_refresh(net, loader(1)) and watch.decision.reason == "there is no model here yet"
+        watch.refreshed(client.refresh(net, loader(1), accept="always"))
+        assert not watch.wants_refresh(net, loader(2)) and not watch.wants_refresh(net, loader(3))
+        x, y = points(4)
+        moved = DataLoader(TensorDataset(torch.tensor(x + 5), torch.tensor(y)), batch_size=8)
+        assert watch.wants_refresh(net, moved)
+        assert "ks" in {drift.detector for drift in watch.decision.drifts}

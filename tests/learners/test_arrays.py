@@ -265,6 +265,7 @@ def test_an_ensemble_is_scored_by_its_mean_prediction() -> None:
     learner = LinearRegression(1, bias=False).learner(np.array([[1.0]], np.float32), np.array([3.0], np.float32))
     # 0.25*2 + 0.75*4 = 3.5, half a unit off
     assert learner.score([(0.25, vector(2)), (0.75, vector(4))]) == pytest.approx(-0.25)
+    assert learner.outputs([(0.25, vector(2)), (0.75, vector(4))]).tolist() == [3.5]
 
 
 def test_an_ensemble_of_classifiers_averages_probabilities() -> None:

@@ -279,6 +279,16 @@ def test_regression_scores_minus_the_squared_error_of_the_mean() -> None:
     learner = LINE.learner(np.array([[1.0]], np.float32), np.array([3.0], np.float32))
     assert learner.losses(vector(2)).tolist() == [1.0]
     assert learner.score([(0.25, vector(2)), (0.75, vector(4))]) == pytest.approx(-0.25)
+    assert learner.outputs([(0.25, vector(2)), (0.75, vector(4))]).ravel().tolist() == [3.5]
+
+
+def test_a_classifier_shows_the_mean_of_probabilities() -> None:
+    learner, models = NOISY.learner(*points(150)), [(0.5, NOISY.start(0)), (0.5, NOISY.start(1))]
+    outputs = learner.outputs(models)
+    assert np.allclose(outputs.sum(axis=1), 1, atol=1e-6)
+    assert np.mean(outputs.argmax(axis=1) == points(150)[1]) == learner.score(models)
+    (one,), (two,) = ([learner.outputs([(1.0, params)])] for _, params in models)
+    assert np.allclose(outputs, (one + two) / 2, atol=1e-6)
 
 
 def test_no_data_is_no_score_and_no_training() -> None:

@@ -133,8 +133,22 @@ def client(
         str | None, typer.Option(metavar="MODULE:NAME", help="A learner, or a function that makes one each time.")
     ] = None,
     name: Annotated[str | None, typer.Option("--client", help="Name of the client; made up if left out.")] = None,
-    times: Annotated[int | None, typer.Option(help="Number of refreshes; 1 without --every.", min=1)] = None,
-    every: Annotated[float | None, typer.Option(help="Refresh every so many seconds, until stopped.", min=0)] = None,
+    times: Annotated[
+        int | None, typer.Option(help="Number of refreshes, or looks with --when; 1 without --every.", min=1)
+    ] = None,
+    every: Annotated[
+        float | None, typer.Option(help="Refresh, or look, every so many seconds, until stopped.", min=0)
+    ] = None,
+    when: Annotated[
+        str | None,
+        typer.Option("--when", metavar="POLICY", help="Refresh only then, such as 'drift or age 7d'."),
+    ] = None,
+    detectors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detector", metavar="NAME", help="What looks for drift, with --when: ks by default. Repeatable."
+        ),
+    ] = None,
     tune: Annotated[int, typer.Option(help="Epochs to train the answer on before using it.", min=0)] = 0,
     accept: Annotated[
         str, typer.Option(metavar="better|always", help="Use the best model on data held back, or always the answer.")
@@ -160,22 +174,29 @@ def client(
 
     artesian client http://127.0.0.1:8440 --home homes/c07 --learner app:learner --every 3600
 
+    artesian client http://127.0.0.1:8440 --home homes/c07 --learner app:learner --every 60
+    --when "(drift or age 7d) and budget 10/day" --detector adwin --detector "ks part=logits level=0.001"
+
     artesian client http://127.0.0.1:8440 --home homes/c07 --out model.safetensors
     """
     from artesian.client.loop import check_token, describe, draws, learner_maker, refreshes, session_of, write_model
     from artesian.client.transport import Transport
+    from artesian.client.watch import Watch
 
     if held and not (home / "identity.json").exists():
         raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
     transport = Transport(url, patience, ca)  # what costs least is judged first, and the user's own code run last
     if not held:
         check_token(token, home)
+    _check_when(when, detectors, learner)
     make = learner_maker(learner) if learner else None
     with _stoppable(home), session_of(transport, token, home, held, name, recipes or ()) as session:
         if make is not None and not held:
             often = times if every is not None else times or 1
             complain = _complain if every is not None else None
             options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune}
+            if when is not None:
+                options["watch"] = Watch(when, detectors or ["ks"], client=session)
             steps = refreshes(session, make, often, every or 0.0, complain, out=model, **options)
         else:
             steps = draws(session, samples, model) if not (held or leave) else iter([describe(session)] if held else [])
@@ -394,6 +415,18 @@ def _stoppable(home: Path) -> Iterator[None]:
         sys.exit(130)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _check_when(when: str | None, detectors: list[str] | None, learner: str | None) -> None:
+    """Refuse what has no effect, and a policy or detector that is not understood, before anything is done."""
+    if when is None and detectors:
+        raise SettingError("--detector has an effect only with --when", "Add --when drift")
+    if when is not None and learner is None:
+        raise SettingError("--when needs a learner, whose data it watches", "Add --learner MODULE:NAME")
+    if when is not None:
+        from artesian.drift.watch import Watching
+
+        Watching(when, detectors or ())
 
 
 def _complain(error: ArtesianError) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ from artesian.client.asynchronous import AsyncSession
 from artesian.client.in_use import Refreshed
 from artesian.client.session import Session
 from artesian.client.transport import Transport
+from artesian.client.watch import Watch
 from artesian.core import ClientId, Ensemble, Learner, Recipe
+from artesian.drift.detector import Detector
+from artesian.drift.policy import Policy
 from artesian.errors import SettingError
 from artesian.recipes.accepting import SHARE, Accept
 
@@ -96,6 +99,15 @@ class Client(Session):
         held = super().refresh(own.learner, **how)
         own.load(self.layout, held)
         return held
+
+    def watch(self, policy: Policy | str = "drift", detectors: Sequence[Detector | str] = ("ks",)) -> Watch:
+        """A watch that says when this client should refresh. It remembers in this client's home.
+
+        Args:
+            policy: When to refresh, such as "(drift or age 7d) and budget 10/day".
+            detectors: What looks for drift: names, or what `detector` makes.
+        """
+        return Watch(policy, detectors, client=self)
 
     def previous(self, network: Any = None) -> Ensemble:
         """Go back to what this client used before its last refresh, and return it. Nothing is sent.

@@ -14,6 +14,7 @@ from typing import Any
 from artesian.client.in_use import Refreshed, split_for
 from artesian.client.session import Session, only_model_of
 from artesian.client.transport import Transport
+from artesian.client.watch import Watch
 from artesian.core import ClientId, Ensemble, Learner, Task
 from artesian.errors import (
     ArtesianError,
@@ -46,16 +47,22 @@ def refreshes(
     out: Path | None = None,
     accept: Accept = "better",
     hold_back: float = SHARE,
+    watch: Watch | None = None,
     **options: Any,
 ) -> Iterator[Told]:
     """Refresh so many times (None: for ever), `every` so many seconds; `complain` gets errors that may pass.
 
-    What the client uses afterwards is written to `out`. `options` are those of `Session.refresh`.
+    With a watch, look at the data so many times instead, and refresh when it says so. What the client uses
+    afterwards is written to `out`. `options` are those of `Session.refresh`.
     """
     for turn in count(1):
         end = time.monotonic() + every
         try:
-            yield _refresh(session, make(), out, accept, hold_back, **options)
+            learner = make()
+            if watch is None or watch.wants_refresh(learner):
+                yield _refresh(session, learner, out, accept, hold_back, watch, **options)
+            else:
+                yield _waited(session, learner, watch)
         except PASSING as error:
             if complain is None:
                 raise
@@ -66,21 +73,42 @@ def refreshes(
         time.sleep(max(0.0, end - time.monotonic()))
 
 
+def _waited(session: Session, learner: Learner, watch: Watch) -> Told:
+    """A look at the data without a refresh, and why there was none."""
+    told: Told = {"client": session.client, "samples": learner.samples, "refreshed": False}
+    return told | {"reason": watch.decision.reason}
+
+
 def _refresh(
-    session: Session, learner: Learner, out: Path | None, accept: Accept, hold_back: float, **options: Any
+    session: Session,
+    learner: Learner,
+    out: Path | None,
+    accept: Accept,
+    hold_back: float,
+    watch: Watch | None = None,
+    **options: Any,
 ) -> Told:
     """One refresh; `before` and `after` are scores of what was and is in use, on data held back or, without, on all."""
     split = split_for(learner, accept, hold_back, session.client)
-    task = _task(session, split.train.samples)
+    changed = watch is not None and watch.changed
+    task = _task(session, split.train.samples, changed)
     judge = split.judge() if split.rows.size else learner
     before = _score(session.held(), judge)
-    held = session.refresh(learner, wait=0, accept=accept, hold_back=hold_back, **options)
+    held = session.refresh(learner, wait=0, changed=changed, accept=accept, hold_back=hold_back, **options)
     if out is not None:
         write_model(session, held, out)
     now = session.kept() or task
     told = {"client": session.client, "answered": task.number, "samples": split.train.samples, "before": before}
     told |= {"after": _score(held, split.judge() if split.rows.size else learner), **_choice(held, accept)}
-    return told | {"task": now.number, "mixture": now.mixture}
+    told |= {"task": now.number, "mixture": now.mixture}
+    return told if watch is None else told | _watched(watch, held)
+
+
+def _watched(watch: Watch, held: Refreshed) -> Told:
+    """Why there was a refresh, and whether it helped."""
+    record = watch.refreshed(held)
+    told: Told = {"refreshed": True, "reason": watch.decision.reason}
+    return told | ({"helped": str(record), "gain": record.gain} if record is not None else {})
 
 
 def _choice(held: Refreshed, accept: Accept) -> Told:
@@ -89,9 +117,9 @@ def _choice(held: Refreshed, accept: Accept) -> Told:
     return told | ({"why": held.why} if held.why and accept == "better" else {})
 
 
-def _task(session: Session, samples: int) -> Task:
+def _task(session: Session, samples: int, changed: bool = False) -> Task:
     """The open task, after waiting for a round as long as it takes."""
-    while (task := session.task(samples)) is None:
+    while (task := session.task(samples, changed=changed)) is None:
         time.sleep(1.0)
     return task
 

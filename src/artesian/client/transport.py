@@ -60,6 +60,7 @@ class Transport:
     def __init__(self, url: str, patience: float = 60.0, ca: str | Path | None = None, **options: Any) -> None:
         """`ca` is a file with the certificates (PEM) to trust instead of the usual ones."""
         self.url, self.patience = url.rstrip("/"), patience
+        self.bytes_moved = 0  # bodies sent and received so far, whole ones and broken ones
         _check_url(self.url)
         if ca is not None:
             options["verify"] = _trusting(Path(ca), self.url)
@@ -117,6 +118,7 @@ class Transport:
         response = self._http.request(
             method, path, headers={"authorization": f"Bearer {credential}", **headers}, **body
         )
+        self.bytes_moved += len(body.get("content", b"")) + len(response.content)
         if response.status_code not in EXPECTED:
             raise _error(response)
         tag = response.headers.get("etag")

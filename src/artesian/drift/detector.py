@@ -74,7 +74,7 @@ def part_of(batch: Batch, part: Part, detector: str) -> np.ndarray:
     found = {"labels": batch.labels, "losses": batch.losses, "errors": batch.errors}.get(part)
     found = {"features": batch.features, "logits": batch.logits}.get(part, found)
     if found is None:
-        raise BadData(f"The detector {detector} looks at {part}, and this batch has none", f"Give the batch its {part}")
+        raise BadData(f"The detector {detector} needs {part}, and this batch has none", f"Give the batch its {part}")
     array = np.asarray(found)
     if array.ndim == 0 or (array.ndim > 1 and part in ("labels", "losses", "errors")):
         raise BadData(f"The {part} have the shape {array.shape}", "Give one number for every sample")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -34,6 +35,27 @@ def detector(name: str, **settings: Any) -> Detector:
         problem = f"{name} gave a {type(made).__name__}, not a Detector"
         raise SettingError(problem, "A Detector has name, part, observe, reset, state and restore")
     return made
+
+
+def read_detector(text: str) -> Detector:
+    """A new detector from its name and settings as text, such as `ks part=logits level=0.001`."""
+    name, *words = text.split() or [""]
+    settings: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or not value:
+            raise SettingError(
+                f"{word!r} is not a setting of the detector {name!r}", "Write KEY=VALUE, such as level=0.01"
+            )
+        settings[key] = _value(value)
+    return detector(name, **settings)
+
+
+def _value(text: str) -> int | float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _check_settings(name: str, kind: Any, settings: dict[str, Any]) -> None:

@@ -163,7 +163,8 @@ def _jensen_shannon(before: np.ndarray, now: np.ndarray, share: float) -> np.nda
 def _chi_square(before: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:
     """Pearson's statistic, for each of the samples."""
     both = share * before + (1 - share) * now
-    return (share * np.square(before - both) / both + (1 - share) * np.square(now - both) / both).sum(axis=1)
+    squares = share * np.square(before - both) + (1 - share) * np.square(now - both)
+    return np.divide(squares, both, out=np.zeros_like(both), where=both > 0).sum(axis=1)
 
 
 def _g(before: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:

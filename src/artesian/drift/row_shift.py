@@ -23,7 +23,7 @@ class KolmogorovSmirnov:
     """A Kolmogorov-Smirnov test in every direction, corrected for their number by Holm's method."""
 
     name: ClassVar[str] = "ks"
-    part: Part = "features"  # or logits
+    part: Part = "features"  # or logits, or losses
     level: float = 0.01  # how often a window without drift raises a false alarm
     directions: int = 8  # longer rows are projected on so many random directions
     reference: int = 500  # samples to compare with
@@ -59,9 +59,8 @@ class KolmogorovSmirnov:
         if corrected.min() > self.level:
             return None
         changed, width = int((corrected <= self.level).sum()), len(gaps)
-        why = (
-            f"the {self.part} changed in {changed} of {width} directions (smallest corrected p = {corrected.min():.3g})"
-        )
+        where = "" if width == 1 else f" in {changed} of {width} directions"
+        why = f"the {self.part} changed{where} (smallest corrected p = {corrected.min():.3g})"
         return Drift(self.name, float(corrected.min()), self.level, full.samples, why)
 
 
@@ -70,7 +69,7 @@ class MeanDiscrepancy:
     """Maximum mean discrepancy with a Gaussian kernel, judged by a permutation test."""
 
     name: ClassVar[str] = "mmd"
-    part: Part = "features"  # or logits
+    part: Part = "features"  # or logits, or losses
     level: float = 0.01  # how often a window without drift raises a false alarm
     directions: int = 16  # longer rows are projected on so many random directions
     reference: int = 200  # samples to compare with
@@ -107,14 +106,15 @@ class MeanDiscrepancy:
 
 def row_rules(part: str, directions: int) -> dict[str, bool]:
     """What the settings of a detector of rows obey."""
-    return {"part is features or logits": part in ("features", "logits"), "directions is at least 1": directions >= 1}
+    known = ("features", "logits", "losses")
+    return {"part is features, logits or losses": part in known, "directions is at least 1": directions >= 1}
 
 
 def projected(rows: np.ndarray, directions: int, seed: int) -> np.ndarray:
     """A few numbers for every sample, so that little has to be kept: rows that are short, or random projections."""
     flat = rows.reshape(len(rows), -1).astype(np.float64) if len(rows) else np.zeros((0, 1))
     if flat.shape[1] > directions:
-        flat = flat @ _directions(flat.shape[1], directions, seed)
+        flat = np.einsum("nd,dk->nk", flat, _directions(flat.shape[1], directions, seed))  # the same on any machine
     return flat.astype(np.float32)
 
 
@@ -163,17 +163,22 @@ def mmd_test(full: TwoSamples, permutations: int, seed: int) -> tuple[float, flo
     """The squared mean discrepancy, and how probable it is if reference and window are one distribution."""
     before, now = len(full.reference), len(full.window)
     kernel = _kernel(np.concatenate([full.reference, full.window]).astype(np.float64))
-    signs = np.concatenate([np.full(before, 1 / before), np.full(now, -1 / now)])
     rng = generator(seed, "mmd", full.test)
-    drawn = [signs, *(rng.permutation(signs) for _ in range(permutations))]
-    weights = np.array(drawn)
-    found = np.einsum("pi,pi->p", weights @ kernel, weights)
+    windows = [np.arange(before, before + now), *(rng.permutation(before + now)[:now] for _ in range(permutations))]
+    whole, sums = kernel.sum(), kernel.sum(axis=1)
+    one, two = 1 / before, 1 / before + 1 / now  # a sample of the reference weighs one, of the window one - two
+    found = np.array([one**2 * whole - 2 * one * two * sums[w].sum() + two**2 * _within(kernel, w) for w in windows])
     return float(found[0]), float(np.mean(found >= found[0] - TINY))
+
+
+def _within(kernel: np.ndarray, rows: np.ndarray) -> float:
+    return float(kernel[np.ix_(rows, rows)].sum())
 
 
 def _kernel(rows: np.ndarray) -> np.ndarray:
     """exp(-||a - b||^2 / median): Gaussian, as wide as two samples usually are apart."""
     lengths = np.square(rows).sum(axis=1)
-    squared = np.maximum(lengths[:, None] + lengths[None] - 2 * rows @ rows.T, 0)
+    products = np.einsum("id,jd->ij", rows, rows)
+    squared = np.maximum(lengths[:, None] + lengths[None] - 2 * products, 0)
     usual = float(np.median(squared[np.triu_indices(len(rows), 1)]))
     return np.exp(-squared / usual) if usual > 0 else (squared == 0).astype(np.float64)

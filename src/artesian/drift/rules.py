@@ -73,7 +73,7 @@ class OnSamples(Policy):
 
 @dataclass(frozen=True)
 class Every(Policy):
-    """Refresh at every so-manieth batch."""
+    """Refresh after every so many batches."""
 
     batches: int = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -33,6 +34,7 @@ class Adwin:
                 **_stream_rules(self.part, self.direction),
             },
         )
+        _check_river()
         self._replay = Replay(self.memory)
 
     def observe(self, batch: Batch) -> Drift | None:
@@ -80,6 +82,7 @@ class PageHinkley:
             **_stream_rules(self.part, self.direction),
         }
         check(self, rules)
+        _check_river()
         self._replay = Replay(self.memory)
 
     def observe(self, batch: Batch) -> Drift | None:
@@ -100,8 +103,14 @@ class PageHinkley:
         return _river("PageHinkley")(min_instances=30, **settings)
 
     def recent(self, test: Any) -> int:
-        """It knows no such number: half of what it saw."""
-        return len(self._replay.kept) // 2
+        """How many samples came since the sum was lowest."""
+        kept = np.array(self._replay.kept)
+        above = kept - np.cumsum(kept) / np.arange(1, len(kept) + 1) - self.tolerance
+        total, sums = 0.0, []
+        for excess in above.tolist():
+            total = self.fading * total + excess
+            sums.append(total)
+        return int(np.argmin(sums[::-1]))
 
     def threshold(self) -> float:
         return self.limit
@@ -127,6 +136,7 @@ class Kswin:
             **_stream_rules(self.part, self.direction),
         }
         check(self, rules)
+        _check_river()
         self._replay = Replay(3 * self.window, self.window - 1)
 
     def observe(self, batch: Batch) -> Drift | None:
@@ -243,9 +253,13 @@ def _stream_rules(part: str, direction: str) -> dict[str, bool]:
     }
 
 
+def _check_river() -> None:
+    """Refuse a detector at once where its package is missing; importing that takes long, and comes with the data."""
+    if find_spec("river") is None:
+        raise MissingExtra("river", "drift")
+
+
 def _river(name: str) -> Any:
-    try:
-        import river.drift
-    except ModuleNotFoundError:
-        raise MissingExtra("river", "drift") from None
+    import river.drift
+
     return vars(river.drift)[name]

@@ -9,6 +9,7 @@ from artesian.core import Tree, described
 from artesian.drift import policy_text
 from artesian.drift.detector import Batch, Detector, Drift
 from artesian.drift.detectors import detector as detector
+from artesian.drift.detectors import read_detector
 from artesian.drift.policy import Policy, Situation
 from artesian.drift.policy_text import policy as policy
 from artesian.drift.rules import COUNTED
@@ -31,9 +32,9 @@ class Watching:
     """
 
     def __init__(self, policy: Policy | str = "drift", detectors: Sequence[Detector | str] = ()) -> None:
-        """A policy and detectors; texts are read by `policy` and `detector`."""
+        """A policy and detectors; texts are such as `drift or age 7d`, and `ks` or `ks part=logits level=0.001`."""
         self.policy = policy_text.policy(policy) if isinstance(policy, str) else policy
-        self.detectors = tuple(detector(each) if isinstance(each, str) else each for each in detectors)
+        self.detectors = tuple(read_detector(each) if isinstance(each, str) else each for each in detectors)
         self._known = Situation(0.0)
 
     @property

@@ -203,8 +203,12 @@ class ArrayLearner:
         """Of the weighted mean of the models' predictions; 0 where there are no data."""
         if not self.samples:
             return 0.0
-        output = sum(weight * self._predict(params) for weight, params in ensemble)
-        return self.model.score(np.asarray(output), self.y)
+        return self.model.score(self.outputs(ensemble), self.y)
+
+    @QUIET
+    def outputs(self, ensemble: Ensemble) -> np.ndarray:
+        """The weighted mean of the models' predictions."""
+        return np.asarray(sum(weight * self._predict(params) for weight, params in ensemble))
 
     def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
         """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""

@@ -275,12 +275,15 @@ class TorchLearner:
         """Of the weighted mean of the models' predictions; 0 where there are no data."""
         if not self.samples:
             return 0.0
-        said = [[weight * part for part in self._look(params, "a score", self._says)] for weight, params in ensemble]
-        output = functools.reduce(torch.add, [torch.cat(parts) for parts in said])
+        output = self._output(ensemble, "a score")
         target = torch.cat([y for _, _, y in self.source.ordered("a score")])
         if self.model.task == "regression":
             return -float(squares(output, target).double().mean())
         return float((output.argmax(dim=1) == target).double().mean())
+
+    def outputs(self, ensemble: Ensemble) -> np.ndarray:
+        """The weighted mean of the models' predictions; a stream has no order to give them in."""
+        return self._output(ensemble, "a look at outputs").float().cpu().numpy()
 
     def train(self, params: Params, *, seed: int, plan: Plan, **how: Any) -> Params:
         """Minimise mean loss + sum of c/2 ||w - anchor||^2 from `params`; see `Learner.train`."""
@@ -384,6 +387,11 @@ class TorchLearner:
             with torch.inference_mode():
                 passes, module = self.model.passes, instance.module
                 return [see(passes.look(module, x), y) for _, x, y in self.source.ordered(what)]
+
+    def _output(self, ensemble: Ensemble, what: str) -> torch.Tensor:
+        """The weighted mean of what the models say."""
+        said = [[weight * part for part in self._look(params, what, self._says)] for weight, params in ensemble]
+        return functools.reduce(torch.add, [torch.cat(parts) for parts in said])
 
     def _says(self, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """Probabilities, or numbers."""
