@@ -28,14 +28,15 @@ from artesian.simulator.run import run_experiment
 from artesian.simulator.saved_runs import open_run
 
 ROWS = ["watch.settings.reference=100", "watch.settings.window=50"]  # of detectors that compare two samples
+NONE = ["watch.detector=", "watch.settings="]
 STREAM = ["watch.settings="]  # those that look at one number after the other have other settings
 PEOPLE = [
-    "turns=1200", "evaluate=clusters", "target=", "accept=better", "drift.kind=sudden", "watch.batch=50",
+    "turns=600", "drift.every=10", "evaluate=clusters", "target=", "accept=better", "drift.kind=sudden", "watch.batch=50",
     "watch.settings.reference=100", "watch.settings.window=50", "watch.detector=ks", "fleet.slow_share=0.0",
 ]  # fmt: skip
 FASHION = [
-    "turns=400", "accept=better", "world.clients=20", "world.samples_max=600", "world.main_share_min=0.9",
-    "world.main_share_max=1.0", "world.redraw=samples", "drift.kind=sudden", "drift.every=10", "watch.batch=50",
+    "turns=200", "accept=better", "world.clients=20", "world.samples_min=200", "world.samples_max=300", "world.main_share_min=0.9",
+    "world.main_share_max=1.0", "world.redraw=samples", "drift.kind=sudden", "drift.every=6", "watch.batch=50",
     "watch.settings.reference=100", "watch.settings.window=50", "watch.detector=ks", "start.trunk_epochs=2",
     "start.epochs=1", "world.client_test_samples=200",
 ]  # fmt: skip
@@ -49,11 +50,11 @@ WORLDS: Mapping[str, tuple[str, Sequence[str]]] = {  # by name: a preset, and wh
     "fashion-sudden": ("fashion-4", [*FASHION]),
 }
 POLICIES: Mapping[str, Sequence[str]] = {  # by name: what is set
-    "always": ["watch.when=always"],
-    "never": ["watch.when=never"],
-    "oracle": ["watch.when=oracle"],
-    "every 4": ["watch.when=every 4"],
-    "every 10": ["watch.when=every 10"],
+    "always": ["watch.when=always", *NONE],
+    "never": ["watch.when=never", *NONE],
+    "oracle": ["watch.when=oracle", *NONE],
+    "every 4": ["watch.when=every 4", *NONE],
+    "every 10": ["watch.when=every 10", *NONE],
     "adwin": ["watch.detector=adwin", *STREAM],
     "page-hinkley": ["watch.detector=page-hinkley", *STREAM],
     "kswin": ["watch.detector=kswin", *STREAM],
