@@ -31,12 +31,14 @@ ROWS = ["watch.settings.reference=100", "watch.settings.window=50"]  # of detect
 NONE = ["watch.detector=", "watch.settings="]
 STREAM = ["watch.settings="]  # those that look at one number after the other have other settings
 PEOPLE = [
-    "turns=600", "drift.every=10", "evaluate=clusters", "target=", "accept=better", "drift.kind=sudden", "watch.batch=50",
-    "watch.settings.reference=100", "watch.settings.window=50", "watch.detector=ks", "fleet.slow_share=0.0",
+    "turns=600", "drift.every=10", "evaluate=clusters", "target=", "accept=better", "drift.kind=sudden",
+    "watch.batch=50", "watch.settings.reference=100", "watch.settings.window=50", "watch.detector=ks",
+    "fleet.slow_share=0.0",
 ]  # fmt: skip
 FASHION = [
-    "turns=200", "accept=better", "world.clients=20", "world.samples_min=200", "world.samples_max=300", "world.main_share_min=0.9",
-    "world.main_share_max=1.0", "world.redraw=samples", "drift.kind=sudden", "drift.every=6", "watch.batch=50",
+    "turns=200", "accept=better", "world.clients=20", "world.samples_min=200", "world.samples_max=300",
+    "world.main_share_min=0.9", "world.main_share_max=1.0", "world.redraw=samples", "drift.kind=sudden", "drift.every=6",
+    "watch.batch=50",
     "watch.settings.reference=100", "watch.settings.window=50", "watch.detector=ks", "start.trunk_epochs=2",
     "start.epochs=1", "world.client_test_samples=200",
 ]  # fmt: skip

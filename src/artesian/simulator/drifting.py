@@ -37,7 +37,7 @@ class Drifts:
     over: int = 5  # turns that a gradual drift takes
     angle: float = 90.0  # by which a covariate drift turns images, in degrees
     strength: float = 0.5  # of a covariate drift of other data: the spread of scales and offsets of features
-    concentration: float = 0.3  # of new shares of classes: the smaller, the fewer classes make up most
+    concentration: float = 0.3  # of new shares of classes: the smaller, the fewer classes have most samples
 
     def __post_init__(self) -> None:
         check(
