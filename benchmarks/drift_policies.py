@@ -37,10 +37,9 @@ PEOPLE = [
 ]  # fmt: skip
 FASHION = [
     "turns=200", "accept=better", "world.clients=20", "world.samples_min=200", "world.samples_max=300",
-    "world.main_share_min=0.9", "world.main_share_max=1.0", "world.redraw=samples", "drift.kind=sudden", "drift.every=6",
-    "watch.batch=50",
-    "watch.settings.reference=100", "watch.settings.window=50", "watch.detector=ks", "start.trunk_epochs=2",
-    "start.epochs=1", "world.client_test_samples=200",
+    "world.main_share_min=0.9", "world.main_share_max=1.0", "world.redraw=samples", "drift.kind=sudden",
+    "drift.every=6", "watch.batch=50", "watch.settings.reference=100", "watch.settings.window=50",
+    "watch.detector=ks", "start.trunk_epochs=2", "start.epochs=1", "world.client_test_samples=200",
 ]  # fmt: skip
 WORLDS: Mapping[str, tuple[str, Sequence[str]]] = {  # by name: a preset, and what is changed in it
     **{name: (name, ()) for name in ("drift-none", "drift-sudden", "drift-gradual", "drift-recurring")},
@@ -64,9 +63,14 @@ POLICIES: Mapping[str, Sequence[str]] = {  # by name: what is set
     "ks on logits": ["watch.detector=ks", *ROWS, "watch.settings.part=logits"],
     "mmd": ["watch.detector=mmd", *ROWS],
     "labels": ["watch.detector=labels", *ROWS],
+    "oracle 3 times": ["watch.when=oracle", "watch.again=3", *NONE],
+    "ks 3 times": ["watch.detector=ks", *ROWS, "watch.again=3"],
+    "mmd 3 times": ["watch.detector=mmd", *ROWS, "watch.again=3"],
+    "mmd 5 times": ["watch.detector=mmd", *ROWS, "watch.again=5"],
     "ks or every 5": ["watch.when=drift or every 5", "watch.detector=ks", *ROWS],
 }
 LEVELS = {"adwin": 0.002, "kswin": 0.0001, "ks": 0.01, "ks on logits": 0.01, "mmd": 0.01, "labels": 0.01}
+LEVELS |= {"ks 3 times": 0.01, "mmd 3 times": 0.01, "mmd 5 times": 0.01}
 RESULTS = Path(__file__).parent / "results" / "drift-policies.jsonl"
 KEPT = (
     "turns", "refreshes", "in_use", "client_after", "client_accepted", "drifts", "alarms", "detection_delay",

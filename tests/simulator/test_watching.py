@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from artesian.simulator.profiling import Stopwatch
 from artesian.simulator.run import run_experiment
 from artesian.simulator.saved_runs import open_run, progress_in
 from artesian.simulator.shifts import Shift
-from artesian.simulator.watching import FIRST, Watches
+from artesian.simulator.watching import AGAIN, FIRST, Watches
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 SMALL = ["turns=40", "world.clients=4", "snapshot_every=7", "evaluate_every=10", "start.trunk_epochs=0"]
@@ -31,13 +31,14 @@ SMALL += ["start.epochs=1", "algorithm.name=fedasync"]
 SMALL += ["watch.settings.reference=40", "watch.settings.window=20", "watch.batch=20", "drift.every=4"]
 
 
-@dataclass
 class Third:
     """Finds drift in every third batch since it was reset."""
 
     name: ClassVar[str] = "third"
     part: ClassVar[Any] = "losses"
-    batches: int = field(default=0, init=False)
+
+    def __init__(self) -> None:
+        self.batches = 0
 
     def observe(self, batch: Batch) -> Drift | None:
         self.batches += 1
@@ -84,6 +85,18 @@ def test_a_client_refreshes_at_its_first_turn_and_when_its_policy_says(when, exp
     assert run.summary["refreshes"] == run.summary["uploads"] == 4 * len(expected)
     assert run.summary["length"] == "24 turns" and run.summary["turns"] == 24
     assert run.turns["reason"][0] == FIRST
+
+
+def test_a_client_may_refresh_several_times_in_a_row(tmp_path) -> None:
+    """Drift is found in the third batch after a refresh: at the turns 4 and 8, after those that were refreshed at."""
+    experiment = toy(Watches("drift", THIRD, again=2), turns=40, snapshot_every=3)
+    run = run_experiment(experiment, out=tmp_path / "whole")
+    assert refreshed(run) == [0, 1, 4, 5, 8, 9]
+    assert run.turns["reason"][4] == AGAIN and run.summary["watch"].endswith(", 2 times")
+    with pytest.raises(Stopped):
+        run_experiment(experiment, out=tmp_path / "parts", progress=stop_at(19))
+    run_experiment(experiment, out=tmp_path / "parts", resume=True)
+    assert bits(tmp_path / "parts") == bits(tmp_path / "whole")
 
 
 def test_time_goes_on_whether_or_not_a_client_refreshes() -> None:
@@ -190,16 +203,21 @@ class Stopped(Exception):
     pass
 
 
+def stop_at(count: int):
+    def stop(progress) -> None:
+        if progress.uploads == count:
+            raise Stopped
+
+    return stop
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     for count in (9, 26):
-
-        def stop(progress, count=count) -> None:
-            if progress.uploads == count:
-                raise Stopped
-
         with pytest.raises(Stopped):
-            run_experiment(digits(), seed=1, workers=workers, out=tmp_path / "run", resume=True, progress=stop)
+            run_experiment(
+                digits(), seed=1, workers=workers, out=tmp_path / "run", resume=True, progress=stop_at(count)
+            )
     assert progress_in(tmp_path / "run")["turns"] == 21
     run_experiment(digits(), seed=1, workers=workers, out=tmp_path / "run", resume=True)
     assert bits(tmp_path / "run") == bits(whole)
@@ -287,6 +305,7 @@ def test_settings_are_described_only_where_they_are_on() -> None:
     [
         ({"watch": {}, "turns": 9}, "The policy 'drift' waits for drift, and no detector looks for it"),
         ({"watch": {"when": "never", "batch": 0}, "turns": 9}, "batch must be at least 1, not 0"),
+        ({"watch": {"when": "never", "again": 0}, "turns": 9}, "again must be at least 1, not 0"),
         ({"watch": {"when": "never", "settings": {"a": 1}}, "turns": 9}, "watch.settings are those of a detector"),
         ({"watch": {"when": "sometimes"}, "turns": 9}, "sometimes"),
         ({"watch": {"detector": "adwim"}, "turns": 9}, "There is no detector 'adwim'. Did you mean 'adwin'"),

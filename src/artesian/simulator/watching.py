@@ -18,6 +18,7 @@ from artesian.simulator.worlds import Concept, World
 
 ORACLE = "oracle"  # the policy of clients that know when their data drift
 FIRST = "its first turn"
+AGAIN = "it refreshes several times in a row"
 TURNS = ("turn", "time", "client", "cycle", "drifts", "share", "alarm", "refresh", "reason", "accuracy")
 
 
@@ -29,9 +30,10 @@ class Watches:
     detector: str | None = None  # which watches the batches; None: none, where the policy does not wait for drift
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the detector
     batch: int = 32  # new samples that a client sees at a turn
+    again: int = 1  # turns in a row at which a client refreshes once it wants to
 
     def __post_init__(self) -> None:
-        check(self, {"batch is at least 1": self.batch >= 1})
+        check(self, {"batch is at least 1": self.batch >= 1, "again is at least 1": self.again >= 1})
         object.__setattr__(self, "settings", dict(self.settings))
         if self.settings and self.detector is None:
             raise SettingError("watch.settings are those of a detector, and none is named", "Name it in watch.detector")
@@ -44,12 +46,13 @@ class Watches:
     @property
     def tree(self) -> dict[str, Any]:
         """Its fields by name."""
-        return {"when": self.when, "detector": self.detector, "settings": dict(self.settings), "batch": self.batch}
+        return {**vars(self), "settings": dict(self.settings)}
 
     @property
     def words(self) -> str:
         """The policy and the detector that it waits for, as tables show them."""
-        return f"{self.when}, {self.detector}" if self.waits_for_drift else self.when
+        told = f"{self.when}, {self.detector}" if self.waits_for_drift else self.when
+        return told if self.again == 1 else f"{told}, {self.again} times"
 
     @property
     def waits_for_drift(self) -> bool:
@@ -73,6 +76,7 @@ class Watched:
 
     state: Tree  # of its policy and detectors
     refreshed: Concept | None = None  # of its data at its last refresh; None: it never refreshed
+    left: int = 0  # turns at which it refreshes again
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class Lookout:
         self.watches, self.world, self.seed, self.table = watches, world, seed, table
         self.observe: Callable[[Look], Promise[Observed]]  # the executor's, while the run lasts
         self._refreshed: dict[ClientId, Concept] = {}  # the concept of a client's data at its last refresh
+        self._left: dict[ClientId, int] = {}  # turns at which a client refreshes again
         self._watchings: dict[ClientId, Watching] = {}
         self._seen: dict[ClientId, Promise[Observed]] = {}
         self._decided: dict[ClientId, Decided] = {}
@@ -121,6 +126,9 @@ class Lookout:
         decided = self._decide(turn, seen)
         self._seen.pop(turn.client)
         self._decided.pop(turn.client)
+        if decided.refresh:
+            left = self._left.get(turn.client, 0) if decided.reason == AGAIN else self.watches.again
+            self._left[turn.client] = left - 1
         concept = self._concept(turn)
         told = (number, turn.time, turn.client, turn.cycle, concept.drifts, concept.share)
         self.table.add(*told, int(decided.alarm), int(decided.refresh), decided.reason, seen.score)
@@ -140,10 +148,14 @@ class Lookout:
 
     def kept(self) -> dict[ClientId, Watched]:
         """What a checkpoint holds: of whoever decided ahead, as it was before."""
-        return {client: Watched(self._state(client), self._refreshed.get(client)) for client in self._watchings}
+        return {
+            client: Watched(self._state(client), self._refreshed.get(client), self._left.get(client, 0))
+            for client in self._watchings
+        }
 
     def restore(self, kept: Mapping[ClientId, Watched]) -> None:
         """Go on from what `kept` gave."""
+        self._left = {client: watched.left for client, watched in kept.items()}
         self._refreshed = {client: watched.refreshed for client, watched in kept.items() if watched.refreshed}
         self._watchings = {client: self._restored(watched.state) for client, watched in kept.items()}
 
@@ -169,8 +181,8 @@ class Lookout:
     def _wish(self, turn: Turn, decision: Decision) -> tuple[bool, str]:
         """Whether a client refreshes, and why: at its first turn, or as its policy or the oracle says."""
         before = self._refreshed.get(turn.client)
-        if before is None:
-            return True, FIRST
+        if before is None or self._left.get(turn.client):
+            return True, FIRST if before is None else AGAIN
         if self.watches.when != ORACLE:
             return decision.refresh, decision.reason
         drifted = before != self._concept(turn)
