@@ -12,7 +12,9 @@ The idea is known as an attack: shadow models that learn to tell label shares fr
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -69,9 +71,24 @@ def mean_losses(params: Params, proxies: Proxies) -> dict[ClusterId, float]:
 
 def mean_loss(params: Params, proxy: Learner) -> float:
     """F(w; D): the mean loss on the half of a proxy set that is measured on."""
-    rows = halves(proxy.samples)[1]
-    losses = proxy.part(rows).losses(params) if isinstance(proxy, Divisible) else proxy.losses(params)[rows]
+    part = _measured_part(proxy)
+    losses = proxy.losses(params)[halves(proxy.samples)[1]] if part is None else part.losses(params)
     return float(np.mean(losses, dtype=np.float64))
+
+
+def _measured_part(proxy: Learner) -> Learner | None:
+    """The samples of a proxy set that are measured on, taken apart once; None where they cannot be."""
+    key = id(proxy)
+    known = _parts.get(key)
+    if known is not None and known[0]() is proxy:
+        return known[1]
+    part = proxy.part(halves(proxy.samples)[1]) if isinstance(proxy, Divisible) else None
+    with suppress(TypeError):  # a user's own learner may allow no weak reference
+        _parts[key] = weakref.ref(proxy, lambda _: _parts.pop(key, None)), part
+    return part
+
+
+_parts: dict[int, tuple[weakref.ref[Learner], Learner | None]] = {}  # by proxy set, while that lives
 
 
 def features_of(

@@ -6,9 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+LEAVES = frozenset((str, int, float, bool, type(None)))  # most of any value, and never what is replaced
+
 
 def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
     """A value in which everything of a kind is replaced; what holds nothing of that kind stays the same object."""
+    if type(value) in LEAVES:
+        return value
     if isinstance(value, kind):
         return swap(value)
     if is_dataclass(value) and not isinstance(value, type):
