@@ -65,7 +65,7 @@ class Quiet:
     alarms: list[int] = field(default_factory=list)  # of every stream
     tests: int = 0  # full windows
     samples: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of computing
     batches: int = 0
     state: int = 0  # bytes, at most
 
@@ -104,9 +104,9 @@ def quiet(streams: Streams, text: str, count: int) -> Quiet:
     for stream in range(count):
         made, alarms = _made(text, stream), 0
         for batch in streams.batches(stream, length, size=size):
-            began = time.perf_counter()
+            began = time.process_time()
             alarm = made.observe(batch)
-            found.seconds += time.perf_counter() - began
+            found.seconds += time.process_time() - began
             found.batches, found.samples = found.batches + 1, found.samples + batch.samples
             alarms += alarm is not None
             if alarm is not None and text in STREAMING:
@@ -198,7 +198,7 @@ def page(streams: Streams, count: int, few: int, say: Callable[[str], None]) -> 
             "FlexCFL's rule has batches of 500, each new. A detector without windows begins again after an alarm. The "
             "level is that of one window; for `adwin` and `kswin` it is their paper's parameter. Errors are standard "
             "errors over streams.",
-            table((*heads, "ms per batch", "bytes of state"), calm),
+            table((*heads, "CPU ms per batch", "bytes of state"), calm),
             f"## After a change\n\nSamples until the first alarm, in steps of {BATCH}: the median of those of {few} "
             f"streams that raised one within {LOUD} samples, and their share. The change comes after {QUIET} samples "
             "(after 300 for KSWIN). FlexCFL's rule sees batches of 500.",

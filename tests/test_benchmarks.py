@@ -51,6 +51,21 @@ def test_the_capacity_of_a_server_is_measured_by_whoever_measures(capsys, monkey
     assert capacity.Case("2.3 MB", "cdfl", "processes", 4).options == ["--measure", "processes", "--measurers", "4"]
 
 
+def test_detectors_are_told_in_rows(capsys, monkeypatch) -> None:
+    pytest.importorskip("river", reason="river is not installed")
+    import drift_detectors
+
+    monkeypatch.setattr(sys, "argv", ["drift_detectors.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        drift_detectors.main()
+    assert "--streams" in capsys.readouterr().out
+    assert drift_detectors.delay_cell([50, None, 100, 150]) == "100 (75%)"
+    assert drift_detectors.delay_cell([None, None]) == "never"
+    found = drift_detectors.Quiet(alarms=[1, 0, 1, 0], tests=40, samples=6000, seconds=0.5, batches=100, state=1234)
+    told = ["labels", "0.01", "0.0500 ± 0.0289", "0.333", "0.500", "5.00", "1,234"]
+    assert drift_detectors.quiet_row("labels", found) == told
+
+
 @pytest.mark.parametrize("option", [["--updates", "1"], ["--repeats", "0"], ["--workers", "x"]])
 def test_options_that_make_no_sense_are_refused(option, capsys) -> None:
     from w1 import options

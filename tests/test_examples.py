@@ -63,6 +63,18 @@ def test_the_quickstart_runs(tmp_path) -> None:
 
 
 @pytest.mark.heavy
+def test_a_client_refreshes_when_its_data_turn(tmp_path) -> None:
+    with served(tmp_path, "digits-2", "--store", "store") as (url, token):
+        script = str(ROOT / "examples" / "when_to_refresh.py")
+        told = printed(sys.executable, script, url, cwd=tmp_path, ARTESIAN_TOKEN=token)
+    words = [line.split(":")[0] for line in told.splitlines()]
+    assert words == ["refreshed", *["waits"] * 4, "refreshed", *["waits"] * 4]
+    (second,) = [line for line in told.splitlines()[1:] if line.startswith("refreshed")]
+    page = " ".join((ROOT / "docs" / "how-to" / "know-when-to-refresh.md").read_text().split())
+    assert second in page
+
+
+@pytest.mark.heavy
 def test_an_own_algorithm_runs_from_a_file_by_its_path(tmp_path) -> None:
     (tmp_path / "mine.py").write_text((ROOT / "examples" / "own_algorithm.py").read_text())
     (tmp_path / "mine.toml").write_text(

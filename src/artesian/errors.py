@@ -46,7 +46,7 @@ ArtesianError
     └── BadMixture            a mixture with an unknown cluster or a share outside [0, 1]
 
 Warnings: FellBack, where an option that does not work here was left out; ChangedSince, where something has changed
-since a run began; StartedAfresh, where a client's optimiser could not go on from what was kept of it.
+since a run began; StartedAfresh, where a client's optimiser or detector could not go on from what was kept of it.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class FellBack(UserWarning):
 
 
 class StartedAfresh(UserWarning):
-    """The state that a client kept of an optimiser does not fit this training, which begins without it."""
+    """What a client kept of an optimiser or a detector does not fit the present one, which begins without it."""
 
 
 class ChangedSince(UserWarning):

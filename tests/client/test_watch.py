@@ -115,7 +115,7 @@ def test_without_a_client_it_looks_at_batches_and_samples(tmp_path) -> None:
     now[0] = 60.0
     assert watch.wants_refresh(learner) and watch.decision.reason == "the last refresh was 1 min ago"
     assert [record.bytes_ for record in watch.history] == [5, 0]
-    assert (tmp_path / "new" / "watch").exists()
+    assert (tmp_path / "new" / "watch").stat().st_mode & 0o077 == 0  # it holds samples
 
 
 def test_in_memory_alone_nothing_is_written(tmp_path, monkeypatch) -> None:

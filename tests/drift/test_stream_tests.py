@@ -57,20 +57,15 @@ class Sums:
         self.fed.append(number)
 
 
-class Counting:
-    def begin(self) -> Sums:
-        return Sums()
-
-
 def test_what_is_kept_is_cut_at_the_same_sample_with_and_without_a_restart() -> None:
     """At most 6 are kept; the seventh sample finds the last 3 of them."""
     replay = Replay(6)
     for i in range(6):
-        replay.feed(float(i), Counting())
+        replay.feed(float(i), Sums)
     assert replay.kept == replay.test.fed == [0, 1, 2, 3, 4, 5]
     again = Replay(6)
     again.restore(replay.state())
     for each in (replay, again):
-        each.feed(6.0, Counting())
+        each.feed(6.0, Sums)
         assert each.kept == each.test.fed == [3, 4, 5, 6]
         assert each.seen == 7

@@ -197,7 +197,7 @@ class Watch:
         kept = {"watching": self._watching.state(), "history": to_tree(self.history), "why": self._why}
         with storage(self._path):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(self._path, encode("watch", kept), sync=sync)
+        write_file(self._path, encode("watch", kept), private=True, sync=sync)
 
 
 def _record(now: float, why: str, result: Refreshed | None, sent: int) -> RefreshRecord:

@@ -10,7 +10,7 @@ import numpy as np
 
 from artesian.core import Tree, generator
 from artesian.drift.detector import Batch, Drift, Part, part_of
-from artesian.drift.windows import TwoSamples, Windows
+from artesian.drift.windows import ComparesWindows, TwoSamples, Windows
 from artesian.errors import BadData, check
 from artesian.recipes.labels import shifted
 
@@ -19,7 +19,7 @@ Distance = Literal["hellinger", "total_variation", "jensen_shannon", "chi_square
 
 
 @dataclass
-class Labels:
+class Labels(ComparesWindows):
     """Do the labels of a window come from the distribution of the reference? A permutation test of the histograms."""
 
     name: ClassVar[str] = "labels"
@@ -38,21 +38,10 @@ class Labels:
                      "least is at least 0": self.least >= 0})  # fmt: skip
         self._windows = Windows(self.reference, self.window, self.seed)
 
-    def observe(self, batch: Batch) -> Drift | None:
-        labels = whole_labels(batch, self.name)
-        full = self._windows.take(labels) if len(labels) else None
-        return None if full is None else self._judge(full)
+    def rows(self, batch: Batch) -> np.ndarray:
+        return whole_labels(batch, self.name)
 
-    def reset(self) -> None:
-        self._windows.reset()
-
-    def state(self) -> Tree:
-        return self._windows.state()
-
-    def restore(self, state: Tree) -> None:
-        self._windows.restore(state)
-
-    def _judge(self, full: TwoSamples) -> Drift | None:
+    def judge(self, full: TwoSamples) -> Drift | None:
         found, p = label_test(full, self.distance, self.permutations, self.seed)
         if p > self.level or found < self.least:
             return None

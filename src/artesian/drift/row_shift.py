@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from artesian.core import Tree, generator
+from artesian.core import generator
 from artesian.drift.detector import Batch, Drift, Part, part_of
 from artesian.drift.label_shift import TINY, two_sample_rules
-from artesian.drift.windows import TwoSamples, Windows
+from artesian.drift.windows import ComparesWindows, TwoSamples, Windows
 from artesian.errors import check
 from artesian.params import seal
 
@@ -19,7 +19,7 @@ TERMS = 100  # of Kolmogorov's series, which converges long before
 
 
 @dataclass
-class KolmogorovSmirnov:
+class KolmogorovSmirnov(ComparesWindows):
     """A Kolmogorov-Smirnov test in every direction, corrected for their number by Holm's method."""
 
     name: ClassVar[str] = "ks"
@@ -38,21 +38,10 @@ class KolmogorovSmirnov:
         )
         self._windows = Windows(self.reference, self.window, self.seed)
 
-    def observe(self, batch: Batch) -> Drift | None:
-        rows = projected(part_of(batch, self.part, self.name), self.directions, self.seed)
-        full = self._windows.take(rows) if len(rows) else None
-        return None if full is None else self._judge(full)
+    def rows(self, batch: Batch) -> np.ndarray:
+        return projected(part_of(batch, self.part, self.name), self.directions, self.seed)
 
-    def reset(self) -> None:
-        self._windows.reset()
-
-    def state(self) -> Tree:
-        return self._windows.state()
-
-    def restore(self, state: Tree) -> None:
-        self._windows.restore(state)
-
-    def _judge(self, full: TwoSamples) -> Drift | None:
+    def judge(self, full: TwoSamples) -> Drift | None:
         gaps = largest_gaps(full.reference, full.window)
         chances = np.array([kolmogorov(gap, len(full.reference), len(full.window)) for gap in gaps])
         corrected = holm(chances)
@@ -65,7 +54,7 @@ class KolmogorovSmirnov:
 
 
 @dataclass
-class MeanDiscrepancy:
+class MeanDiscrepancy(ComparesWindows):
     """Maximum mean discrepancy with a Gaussian kernel, judged by a permutation test."""
 
     name: ClassVar[str] = "mmd"
@@ -82,21 +71,10 @@ class MeanDiscrepancy:
         check(self, row_rules(self.part, self.directions) | known)
         self._windows = Windows(self.reference, self.window, self.seed)
 
-    def observe(self, batch: Batch) -> Drift | None:
-        rows = projected(part_of(batch, self.part, self.name), self.directions, self.seed)
-        full = self._windows.take(rows) if len(rows) else None
-        return None if full is None else self._judge(full)
+    def rows(self, batch: Batch) -> np.ndarray:
+        return projected(part_of(batch, self.part, self.name), self.directions, self.seed)
 
-    def reset(self) -> None:
-        self._windows.reset()
-
-    def state(self) -> Tree:
-        return self._windows.state()
-
-    def restore(self, state: Tree) -> None:
-        self._windows.restore(state)
-
-    def _judge(self, full: TwoSamples) -> Drift | None:
+    def judge(self, full: TwoSamples) -> Drift | None:
         squared, p = mmd_test(full, self.permutations, self.seed)
         if p > self.level:
             return None
@@ -172,7 +150,7 @@ def mmd_test(full: TwoSamples, permutations: int, seed: int) -> tuple[float, flo
 
 
 def _within(kernel: np.ndarray, rows: np.ndarray) -> float:
-    return float(kernel[np.ix_(rows, rows)].sum())
+    return float(np.take(kernel, rows, axis=0).sum(axis=0)[rows].sum())
 
 
 def _kernel(rows: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal, Protocol
@@ -15,8 +16,94 @@ from artesian.errors import MissingExtra, check
 Direction = Literal["up", "both"]  # a model that does better is no reason to refresh, unless one wants to know
 
 
+class Replay:
+    """A test, and all it was fed since it began: fed the same again, a new one is in the same state.
+
+    When that grows beyond `most` samples, the test begins anew with the last `kept` of them, at the same sample
+    whether or not the process was restarted. So later answers are the same, and what is kept stays small.
+    """
+
+    def __init__(self, most: int, after: int | None = None) -> None:
+        self._most, self._after = most, most // 2 if after is None else after
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing was seen."""
+        self.test: Any = None
+        self.kept: list[float] = []
+        self.seen = 0
+
+    def feed(self, number: float, begin: Callable[[], Any]) -> bool:
+        """One sample more; whether the test, which `begin` makes, found drift in it."""
+        if self.test is None or len(self.kept) >= self._most:
+            self.kept = self.kept[-self._after :] if len(self.kept) >= self._most else self.kept
+            self.test = self._fed(begin)
+        self.test.update(number)
+        self.kept.append(number)
+        self.seen += 1
+        return bool(self.test.drift_detected)
+
+    def begin_anew(self) -> None:
+        """After a drift, as river's tests do themselves."""
+        self.test, self.kept = None, []
+
+    def state(self) -> Tree:
+        """What it was fed."""
+        return {"kept": np.array(self.kept, np.float64), "seen": self.seen}
+
+    def restore(self, state: Tree) -> None:
+        """Go on from what `state` gave; the test is made when it is needed."""
+        self.test, self.kept, self.seen = None, np.asarray(state["kept"]).tolist(), int(state["seen"])
+
+    def _fed(self, begin: Callable[[], Any]) -> Any:
+        test = begin()
+        for number in self.kept:
+            test.update(number)
+        return test
+
+
+class FeedsTest(Protocol):
+    """A detector that feeds a test of river with one number after the other."""
+
+    name: ClassVar[str]
+    part: Part
+    direction: Direction
+    _replay: Replay
+
+    def begin(self) -> Any:
+        """A test that has seen nothing."""
+        ...
+
+    def recent(self, test: Any) -> int:
+        """How many of the last samples are the new kind, after the test found drift."""
+        ...
+
+    def threshold(self) -> float:
+        """What a drift says that it was compared with."""
+        ...
+
+    def observe(self, batch: Batch) -> Drift | None:
+        """Feed a whole batch; the first drift in it that goes the way the detector looks."""
+        first: Drift | None = None
+        for number in part_of(batch, self.part, self.name).astype(np.float64).tolist():
+            if self._replay.feed(number, self.begin):
+                found = _drift(self, self._replay)
+                self._replay.begin_anew()
+                first = first or found
+        return first
+
+    def reset(self) -> None:
+        self._replay.reset()
+
+    def state(self) -> Tree:
+        return self._replay.state()
+
+    def restore(self, state: Tree) -> None:
+        self._replay.restore(state)
+
+
 @dataclass
-class Adwin:
+class Adwin(FeedsTest):
     """ADWIN (Bifet and Gavalda 2007): do the older and the newer part of what was seen differ in their mean?"""
 
     name: ClassVar[str] = "adwin"
@@ -37,24 +124,10 @@ class Adwin:
         _check_river()
         self._replay = Replay(self.memory)
 
-    def observe(self, batch: Batch) -> Drift | None:
-        return _observed(self, self._replay, part_of(batch, self.part, self.name))
-
-    def reset(self) -> None:
-        self._replay.reset()
-
-    def state(self) -> Tree:
-        return self._replay.state()
-
-    def restore(self, state: Tree) -> None:
-        self._replay.restore(state)
-
     def begin(self) -> Any:
-        """A test that has seen nothing."""
         return _river("ADWIN")(delta=self.level)
 
     def recent(self, test: Any) -> int:
-        """How many of the last samples are the new kind, after it found drift."""
         return int(test.width)
 
     def threshold(self) -> float:
@@ -62,7 +135,7 @@ class Adwin:
 
 
 @dataclass
-class PageHinkley:
+class PageHinkley(FeedsTest):
     """Page-Hinkley (Page 1954): has the sum of what exceeds the mean, less a tolerance, grown too large?"""
 
     name: ClassVar[str] = "page-hinkley"
@@ -85,20 +158,7 @@ class PageHinkley:
         _check_river()
         self._replay = Replay(self.memory)
 
-    def observe(self, batch: Batch) -> Drift | None:
-        return _observed(self, self._replay, part_of(batch, self.part, self.name))
-
-    def reset(self) -> None:
-        self._replay.reset()
-
-    def state(self) -> Tree:
-        return self._replay.state()
-
-    def restore(self, state: Tree) -> None:
-        self._replay.restore(state)
-
     def begin(self) -> Any:
-        """A test that has seen nothing."""
         settings = {"delta": self.tolerance, "threshold": self.limit, "alpha": self.fading, "mode": self.direction}
         return _river("PageHinkley")(min_instances=30, **settings)
 
@@ -117,7 +177,7 @@ class PageHinkley:
 
 
 @dataclass
-class Kswin:
+class Kswin(FeedsTest):
     """KSWIN (Raab et al. 2020): do the last samples differ from earlier ones, by a Kolmogorov-Smirnov test?"""
 
     name: ClassVar[str] = "kswin"
@@ -139,103 +199,17 @@ class Kswin:
         _check_river()
         self._replay = Replay(3 * self.window, self.window - 1)
 
-    def observe(self, batch: Batch) -> Drift | None:
-        return _observed(self, self._replay, part_of(batch, self.part, self.name))
-
-    def reset(self) -> None:
-        self._replay.reset()
-
-    def state(self) -> Tree:
-        return self._replay.state()
-
-    def restore(self, state: Tree) -> None:
-        self._replay.restore(state)
-
     def begin(self) -> Any:
-        """A test that has seen nothing."""
         return _river("KSWIN")(alpha=self.level, window_size=self.window, stat_size=self.newest, seed=self.seed)
 
     def recent(self, test: Any) -> int:
-        """How many of the last samples are the new kind, after it found drift."""
         return self.newest
 
     def threshold(self) -> float:
         return self.level
 
 
-class Streaming(Protocol):
-    """A detector that feeds a test of river."""
-
-    name: ClassVar[str]
-
-    @property
-    def part(self) -> Part: ...
-    @property
-    def direction(self) -> Direction: ...
-    def begin(self) -> Any: ...
-    def recent(self, test: Any) -> int: ...
-    def threshold(self) -> float: ...
-
-
-class Replay:
-    """A test, and all it was fed since it began: fed the same again, a new one is in the same state.
-
-    When that grows beyond `most` samples, the test begins anew with the last `kept` of them, at the same sample
-    whether or not the process was restarted. So later answers are the same, and what is kept stays small.
-    """
-
-    def __init__(self, most: int, after: int | None = None) -> None:
-        self._most, self._after = most, most // 2 if after is None else after
-        self.reset()
-
-    def reset(self) -> None:
-        """Nothing was seen."""
-        self.test: Any = None
-        self.kept: list[float] = []
-        self.seen = 0
-
-    def feed(self, number: float, detector: Streaming) -> bool:
-        """One sample more; whether the test found drift in it."""
-        if self.test is None or len(self.kept) >= self._most:
-            self.kept = self.kept[-self._after :] if len(self.kept) >= self._most else self.kept
-            self.test = self._fed(detector)
-        self.test.update(number)
-        self.kept.append(number)
-        self.seen += 1
-        return bool(self.test.drift_detected)
-
-    def begin_anew(self) -> None:
-        """After a drift, as river's tests do themselves."""
-        self.test, self.kept = None, []
-
-    def state(self) -> Tree:
-        """What it was fed."""
-        return {"kept": np.array(self.kept, np.float64), "seen": self.seen}
-
-    def restore(self, state: Tree) -> None:
-        """Go on from what `state` gave; the test is made when it is needed."""
-        self.test, self.kept, self.seen = None, np.asarray(state["kept"]).tolist(), int(state["seen"])
-
-    def _fed(self, detector: Streaming) -> Any:
-        test = detector.begin()
-        for number in self.kept:
-            test.update(number)
-        return test
-
-
-def _observed(detector: Streaming, replay: Replay, numbers: np.ndarray) -> Drift | None:
-    """Feed a whole batch; the first drift in it that goes the way the detector looks."""
-    first: Drift | None = None
-    for number in numbers.astype(np.float64).tolist():
-        if not replay.feed(number, detector):
-            continue
-        found = _drift(detector, replay)
-        replay.begin_anew()
-        first = first or found
-    return first
-
-
-def _drift(detector: Streaming, replay: Replay) -> Drift | None:
+def _drift(detector: FeedsTest, replay: Replay) -> Drift | None:
     """What changed: the mean before and since; None where it fell and only rises count."""
     recent = min(max(detector.recent(replay.test), 1), len(replay.kept) - 1)
     before, now = float(np.mean(replay.kept[:-recent])), float(np.mean(replay.kept[-recent:]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from artesian.core import Tree, generator
+from artesian.drift.detector import Batch, Drift
 from artesian.errors import BadData
 from artesian.storage.codec import from_tree, to_tree
 
@@ -91,3 +93,31 @@ class Windows:
         if before is not None and before.shape[1:] != rows.shape[1:]:
             wide, was = (int(np.prod(each.shape[1:])) for each in (rows, before))
             raise BadData(f"A sample has {wide} numbers, and those before had {was}", "Reset the detector first")
+
+
+class ComparesWindows(Protocol):
+    """A detector that compares its reference with one full window after the other."""
+
+    _windows: Windows
+
+    def rows(self, batch: Batch) -> np.ndarray:
+        """What of a batch is compared: a number, or a row of them, for every sample."""
+        ...
+
+    def judge(self, full: TwoSamples) -> Drift | None:
+        """What a full window means."""
+        ...
+
+    def observe(self, batch: Batch) -> Drift | None:
+        rows = self.rows(batch)
+        full = self._windows.take(rows) if len(rows) else None
+        return None if full is None else self.judge(full)
+
+    def reset(self) -> None:
+        self._windows.reset()
+
+    def state(self) -> Tree:
+        return self._windows.state()
+
+    def restore(self, state: Tree) -> None:
+        self._windows.restore(state)

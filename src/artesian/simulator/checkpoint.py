@@ -12,7 +12,7 @@ from artesian.recipes.accepting import Voices
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import UnscoredUpload
 from artesian.simulator.spill import filled
-from artesian.simulator.watching import Watched
+from artesian.simulator.watching import KeptWatch
 from artesian.storage.older import translated_notebook
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Checkpoint:
     journal: int  # records
     tables: Mapping[str, int]  # bytes
     used: Mapping[ClientId, Voices] = field(default_factory=dict)  # by clients that judge what they use
-    watched: Mapping[ClientId, Watched] = field(default_factory=dict)  # of clients that decide
+    watched: Mapping[ClientId, KeptWatch] = field(default_factory=dict)  # of clients that decide
 
 
 def taken(run: Simulation) -> Checkpoint:

@@ -71,7 +71,7 @@ class Watches:
 
 
 @dataclass(frozen=True)
-class Watched:
+class KeptWatch:
     """What a checkpoint holds of a client that decides."""
 
     state: Tree  # of its policy and detectors
@@ -146,14 +146,14 @@ class Lookout:
         if decided is not None and decided.before is not None:
             self._watchings[client] = self._restored(decided.before)
 
-    def kept(self) -> dict[ClientId, Watched]:
+    def kept(self) -> dict[ClientId, KeptWatch]:
         """What a checkpoint holds: of whoever decided ahead, as it was before."""
         return {
-            client: Watched(self._state(client), self._refreshed.get(client), self._left.get(client, 0))
+            client: KeptWatch(self._state(client), self._refreshed.get(client), self._left.get(client, 0))
             for client in self._watchings
         }
 
-    def restore(self, kept: Mapping[ClientId, Watched]) -> None:
+    def restore(self, kept: Mapping[ClientId, KeptWatch]) -> None:
         """Go on from what `kept` gave."""
         self._left = {client: watched.left for client, watched in kept.items()}
         self._refreshed = {client: watched.refreshed for client, watched in kept.items() if watched.refreshed}
