@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -290,6 +292,13 @@ def test_parts_are_given_to_simulate() -> None:
         turns=9,
     )
     assert run.summary["watch"] == "every 3" and run.summary["turns"] == 9
+
+
+def test_the_experiment_of_the_page_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "study-drift.md").read_text()
+    (settings,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+    run = run_experiment(replace(build(tomllib.loads(settings)), turns=30))
+    assert run.summary["watch"] == "drift or every 10, ks"
 
 
 # settings
