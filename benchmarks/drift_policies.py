@@ -46,6 +46,7 @@ WORLDS: Mapping[str, tuple[str, Sequence[str]]] = {  # by name: a preset, and wh
     "relabelled-sudden": ("drift-sudden", ["world.name=relabelled"]),
     "har-none": ("har-people", [*PEOPLE, "drift.kind=none"]),
     "har-sudden": ("har-people", [*PEOPLE, "drift.what=covariate"]),
+    "har-long": ("har-people", [*PEOPLE, "drift.what=covariate", "turns=2400", "drift.every=40"]),
     "har-labels": ("har-people", [*PEOPLE, "drift.what=labels"]),
     "har-person": ("har-people", [*PEOPLE, "drift.what=mixture"]),
     "fashion-sudden": ("fashion-4", [*FASHION]),
