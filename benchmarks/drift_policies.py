@@ -68,6 +68,7 @@ POLICIES: Mapping[str, Sequence[str]] = {  # by name: what is set
     "ks 3 times": ["watch.detector=ks", *ROWS, "watch.again=3"],
     "mmd 3 times": ["watch.detector=mmd", *ROWS, "watch.again=3"],
     "mmd 5 times": ["watch.detector=mmd", *ROWS, "watch.again=5"],
+    "mmd or every 4": ["watch.when=drift or every 4", "watch.detector=mmd", *ROWS],
     "ks or every 5": ["watch.when=drift or every 5", "watch.detector=ks", *ROWS],
 }
 LEVELS = {"adwin": 0.002, "kswin": 0.0001, "ks": 0.01, "ks on logits": 0.01, "mmd": 0.01, "labels": 0.01}
