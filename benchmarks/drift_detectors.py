@@ -156,7 +156,7 @@ def quiet_row(text: str, found: Quiet) -> list[str]:
     alarms = np.array(found.alarms)
     each = found.tests / len(alarms)
     rate, error = alarms.mean() / each, alarms.std(ddof=1) / np.sqrt(len(alarms)) / each
-    per_test = f"{rate:.4f} ± {error:.4f}" if text not in STREAMING else "each sample is one"
+    per_test = f"{rate:.4f} ± {error:.4f}" if text not in STREAMING else "no windows"
     some = f"{(alarms > 0).mean():.3f}"
     thousand = f"{1000 * alarms.sum() / found.samples:.3f}"
     cost = f"{1000 * found.seconds / found.batches:.2f}"

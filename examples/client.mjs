@@ -4,6 +4,7 @@
 //
 // It learns a softmax regression (dense.weight, dense.bias) from {"x": [[...], ...], "y": [0, 1, ...]}: joins, trains the
 // model it is given, uploads, and keeps what it is given next in HOME/task.safetensors. Kill it anywhere and start it again.
+// With TIMES 0 it trains and uploads nothing: it draws the model that the server has for it now into HOME/drawn.safetensors.
 // It follows the recipe `train` with gradient descent. Whatever else a task asks for (another recipe, Adam, a mask, ...) it
 // refuses by name: a task that is followed by half would spoil the federation.
 
@@ -129,7 +130,7 @@ async function request(method, path, credential, body, headers = {}) {
     throw Object.assign(new Later(`status ${status}`), { after: Number(answer.headers.get("retry-after")) || 0 });
   if (!answer.ok) throw Object.assign(new Refused(`${status} ${bytes}`), { status });
   if (tag && tag !== `"${createHash("sha256").update(bytes).digest("hex")}"`) throw new Later("a garbled answer");
-  return { status, bytes };
+  return { status, bytes, headers: answer.headers };
 }
 async function patiently(attempt) {
   const end = performance.now() + 1000 * PATIENCE;
@@ -157,6 +158,13 @@ async function openTask() { // joining again is harmless, and tells the open tas
   let { status, bytes } = await request("PUT", place, token, JSON.stringify({ samples: x.length, secret }));
   while (status !== 200) ({ status, bytes } = await request("GET", `${place}/task?wait=30`, secret));
   return keep(bytes);
+}
+
+if (Number(times) === 0) { // a draw between uploads: the open task stays as it is, and the next training begins there
+  if (!read("task.safetensors")) await patiently(openTask);
+  const { bytes, headers } = await patiently(() => request("GET", `${place}/model`, secret));
+  save("drawn.safetensors", bytes);
+  console.log(JSON.stringify({ client, drawn: headers.get("etag"), moved: headers.get("artesian-moved") }));
 }
 
 let task = null;

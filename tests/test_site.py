@@ -33,7 +33,17 @@ def _pages(value) -> list[str]:
 def test_every_page_is_in_the_navigation_by_kind() -> None:
     nav = docs_site.navigation((DOCS / "README.md").read_text())
     titles = [title for item in nav for title in item]
-    assert titles == ["Start", "Words", "Tutorials", "How-to", "Explanation", "Reference", "Algorithms", "Decisions"]
+    assert titles == [
+        "Start",
+        "Words",
+        "Tutorials",
+        "How-to",
+        "Explanation",
+        "Reference",
+        "Algorithms",
+        "Drift detectors",
+        "Decisions",
+    ]
     found = pages(nav)
     there = {str(docs_site.place(path.relative_to(ROOT))) for path in [*DOCS.rglob("*.md"), *NOTEBOOKS]}
     assert set(found) == there and len(found) == len(there)

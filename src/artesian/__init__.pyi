@@ -26,11 +26,13 @@ from artesian.client.connect import connect_async as connect_async
 from artesian.client.connect import Client as Client
 from artesian.client.session import Session as Session
 from artesian.client.in_use import Refreshed as Refreshed
+from artesian.engine.drawing import Moved as Moved
 from artesian.client.asynchronous import AsyncSession as AsyncSession
 
 ## Know when to refresh
 from artesian.client.watch import Watch as Watch
 from artesian.client.watch import RefreshRecord as RefreshRecord
+from artesian.client.asynchronous import AsyncWatch as AsyncWatch
 from artesian.drift.detectors import detector as detector
 from artesian.drift.detectors import DETECTORS as DETECTORS
 from artesian.drift.detector import Detector as Detector

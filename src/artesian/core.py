@@ -555,6 +555,7 @@ class Algorithm(Protocol):
     needs_given: bool = False  # does a fold need the models a client was given? They are journaled then
     stands_for: ClassVar[bool] = False  # does cluster k0 stand for the world's k0, and so on?
     flush_on_stop: bool = False  # fold a part-filled buffer at the end of a run?
+    no_draw: ClassVar[str] = ""  # why clients have nothing to draw between their uploads; empty: they have
 
     def planned(self, forecast: Forecast) -> Self:
         """The same algorithm, for a run of which this much is known beforehand."""
@@ -587,6 +588,10 @@ class Algorithm(Protocol):
     def draw(self, state: State, client: ClientId) -> Task:
         """What a client would predict with now, as a task whose recipe says how; nothing is asked of it."""
         return self.task(state, client)
+
+    def fresh(self, state: State, client: ClientId) -> Task:
+        """What a client draws between its uploads, and uses: cheap, and the same until a fold changes its model."""
+        return self.draw(state, client)
 
     def compare(self, state: State, client: ClientId, proxies: Mapping[ClusterId, Learner]) -> Evidence:
         """How the replies do that a client might be given; the engine asks before it answers, and journals it."""

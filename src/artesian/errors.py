@@ -36,6 +36,7 @@ ArtesianError
     ├── Busy                  too much at once; come back later
     ├── UnknownClient         nobody joined under this id
     ├── UnknownTask           a task number that was never given to this client
+    ├── NothingToDraw         a method whose clients keep what they predict with to themselves
     ├── TaskClosed            the task was answered, withdrawn or out of patience
     ├── NotRetained           a past state that can no longer be rebuilt
     ├── Conflict              another body under an identity already answered
@@ -238,6 +239,10 @@ class UnknownClient(Refused):
 
 class UnknownTask(Refused):
     """A task number that was never given to this client."""
+
+
+class NothingToDraw(Refused):
+    """A draw from a method whose clients keep what they predict with to themselves."""
 
 
 class TaskClosed(Refused):

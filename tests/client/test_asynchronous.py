@@ -94,3 +94,25 @@ def test_who_cancels_leaves_the_session_usable(tmp_path) -> None:
     asyncio.run(life())
     assert home.state.members["c0"].answered == 2
     home.close()
+
+
+def test_a_client_watches_its_data(server, tmp_path) -> None:
+    async def life() -> list[tuple[bool, str]]:
+        seen = []
+        async with session(server, tmp_path, "w0") as client:
+            watch = await client.watch("every 2", [])
+            for cycle in range(3):
+                wanted = await watch.wants_refresh(learner(WORLD.names[0], cycle))
+                seen.append((wanted, watch.decision.reason))
+                if wanted:
+                    record = await watch.refreshed(await client.refresh(learner(WORLD.names[0], cycle)))
+                    assert record == watch.last and not watch.changed
+            await watch.request()
+            assert len(watch.history) == 2
+        return seen
+
+    first, second, third = asyncio.run(life())
+    assert first == (True, "there is no model here yet")
+    assert (second[0], third[0]) == (False, True)
+    again = artesian.connect(server.url, token=server.token, home=tmp_path / "w0").watch("every 2", [])
+    assert len(again.history) == 2

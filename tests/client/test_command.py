@@ -88,6 +88,7 @@ def test_a_function_makes_the_learner_anew_and_every_goes_on_until_stopped(serve
     assert next_one["answered"] in (done + 1, done + 2)  # one may have been taken whose line was not written
 
 
+@pytest.mark.heavy
 def test_when_it_refreshes_only_if_the_data_drift_also_after_a_restart(server, tmp_path) -> None:
     home = tmp_path / "home"
     (server.folder / "drifting.py").write_text(

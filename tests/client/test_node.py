@@ -80,6 +80,20 @@ def test_it_joins_trains_uploads_and_draws_what_the_server_gives(serve, tmp_path
     assert members[who["client"]]["samples"] == 8
 
 
+def test_it_draws_between_uploads(serve, tmp_path) -> None:
+    server, home, other = serve("CDFL()"), tmp_path / "home", tmp_path / "other"
+    run(server.url, server.token, home)
+    task = (home / "task.safetensors").read_bytes()
+    run(server.url, server.token, other, 2)
+    (line,) = run(server.url, server.token, home, 0)
+    drawn = decode("task", (home / "drawn.safetensors").read_bytes(), Task)
+    assert drawn.number == 0
+    assert not np.array_equal(drawn.models["blend"], decode("task", task, Task).models["blend"])
+    assert line["moved"].endswith("versions=2")
+    assert (home / "task.safetensors").read_bytes() == task
+    assert sorted(member["answered"] for member in server.stop().values()) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "plan"),
     [

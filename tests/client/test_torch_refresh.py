@@ -53,6 +53,24 @@ def state(net: nn.Module) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.heavy
+def test_a_network_draws_between_uploads_in_place(served, tmp_path) -> None:
+    net, other = network(), network()
+    with (
+        artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client,
+        artesian.connect(served.url, token=served.token, home=tmp_path / "other") as neighbour,
+    ):
+        client.refresh(net, loader(1))
+        neighbour.refresh(other, loader(2))
+        ((_, params),) = client.draw_now(net)
+        assert all(np.array_equal(array, state(net)[name]) for name, array in client.layout.unpack(params).items())
+        drawn = client.draw_now(net, loader(1), hold_back=0.5)
+        assert (drawn.won, drawn.held_back) == ("drawn", 20)
+        with pytest.raises(SettingError, match="A str is not a torch network"):
+            client.draw_now("net")
+    assert served.state.version == 2
+
+
+@pytest.mark.heavy
 def test_a_network_is_refreshed_in_place(served, tmp_path) -> None:
     net = network()
     before, batches = state(net), loader(1)

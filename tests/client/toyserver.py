@@ -17,7 +17,8 @@ from artesian.server.messages import encode_task
 from artesian.server.serve import signing_keys
 from artesian.server.service import Service
 from artesian.storage.codec import from_tree, gather
-from artesian.storage.store import EVENTS, Store
+from artesian.storage.store import Store
+from artesian.storage.tables import EVENTS
 
 
 class Served:

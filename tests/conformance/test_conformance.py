@@ -1,6 +1,6 @@
 """Every algorithm passes the one suite that users' own algorithms pass too."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -137,6 +137,39 @@ class Unlisted(FedAsync):
     recipes: ClassVar[tuple[str, ...]] = ("pick",)
 
 
+class Counting(FedAsync):
+    """Remembers how often it was drawn from, and shows it in its tasks."""
+
+    draws: ClassVar[list[int]] = []
+
+    def fresh(self, state, client):
+        Counting.draws.append(1)
+        return super().fresh(state, client)
+
+    def task(self, state, client):
+        return replace(super().task(state, client), settings={"draws": len(Counting.draws)})
+
+
+class Noticing(FedAsync):
+    """Its tasks are others once anybody has drawn."""
+
+    drawn: ClassVar[list[bool]] = []
+
+    def fresh(self, state, client):
+        Noticing.drawn.append(True)
+        return super().fresh(state, client)
+
+    def task(self, state, client):
+        return replace(super().task(state, client), settings={"drawn": bool(Noticing.drawn)})
+
+
+class Tight(FedAsync):
+    """Brings no model when it is drawn from, and does not say why."""
+
+    def fresh(self, state, client):
+        return Task({})
+
+
 class Drifting(FedAsync):
     """Measures something that is different every time."""
 
@@ -176,6 +209,9 @@ class Odd(FedAsync):
         (Forgetful(), "is_pure", "the same events, other bits"),
         (Scribbler(), "answers_in_kind", "NotFinite: The model holds nan"),
         (Unlisted(), "names_its_recipes", "a task names the recipe 'train', which is not among its recipes"),
+        (Counting(), "draws_without_a_trace", "twice, and not the same"),
+        (Noticing(), "draws_without_a_trace", "draws changed what came after them"),
+        (Tight(), "draws_without_a_trace", "NothingToDraw: fedasync has no model for client c0 now"),
         (Drifting(), "is_pure", "measure looked at its own state"),
         (Odd(called="task"), "answers_in_kind", "task gave a NoneType, not a Task"),
         (Odd(called="fold"), "answers_in_kind", "fold gave a NoneType, not a Step"),

@@ -41,11 +41,11 @@ def test_blob_log_and_mark_are_synced_in_this_order_before_the_answer(tmp_path, 
 
 DOCTORED = {
     "log synced": """
-import artesian.storage.store as store
+import artesian.storage.opened as opened
 def prepare(connection, _):
     for pragma in ("journal_mode=WAL", "synchronous=OFF", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}").close()
-store._prepare = prepare
+opened._prepare = prepare
 """,
     "mark synced": "os.fdatasync = lambda handle: None",
     "blob synced": """

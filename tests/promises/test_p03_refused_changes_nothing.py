@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -158,6 +159,14 @@ def not_retained(bench, rng):
     return bench.server.ask("POST", "/v1/rollback", bench.server.admin, json={"to": to})
 
 
+def nothing_to_draw(bench, rng):
+    headers = {"if-none-match": rng.choice(["*", '"a tag"'])}
+    with patch.object(
+        type(bench.server.service.coordinator.algorithm), "no_draw", "its clients have models of their own"
+    ):
+        return bench.server.ask("GET", "/v1/clients/c0/model", SECRET, headers=headers)
+
+
 def unknown_route(bench, rng):
     path = rng.choice(["/", "/v2/federation", "/v1/clients/c0/tasks", "/v1/clients/c0/uploads/1/2", "/admin"])
     return bench.server.ask(rng.choice(["GET", "PUT", "DELETE"]), path, SECRET)
@@ -168,7 +177,7 @@ REASONS = {
     for make in (
         bad_format, unknown_format, bad_client, unauthorized, too_large, too_slow, busy, unknown_client, unknown_task,
         task_closed, conflict, wrong_models, wrong_shape, not_finite, too_far, bad_mixture, unknown_route,
-        unknown_encoding, not_retained,
+        unknown_encoding, not_retained, nothing_to_draw,
     )
 }  # fmt: skip
 

@@ -29,7 +29,8 @@ from artesian.server.serve import describe, first_tokens, say_tokens
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.storage.codec import encode
-from artesian.storage.store import SNAPSHOTS, Store
+from artesian.storage.store import Store
+from artesian.storage.tables import SNAPSHOTS
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from promises.federation import MODEL, SECRET, Server, restored
 
 from artesian.algorithms import FedAsync
 from artesian.core import Upload
-from artesian.engine import coordinator, transition
+from artesian.engine import folding, transition
 from artesian.params import seal
 from artesian.server.messages import decode_task
 from artesian.storage.codec import encode
@@ -74,7 +74,7 @@ def test_the_clusters_are_split_once_per_fold(server, monkeypatch) -> None:
     server.join()
     calls: list[int] = []
     split = transition.split
-    for module in (coordinator, transition):
+    for module in (folding, transition):
         monkeypatch.setattr(module, "split", lambda *args: calls.append(1) or split(*args), raising=False)
     assert server.ask("PUT", "/v1/clients/c0/uploads/1", SECRET, content=an_upload()).status_code == 200
     assert len(calls) == 1

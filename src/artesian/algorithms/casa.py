@@ -253,6 +253,10 @@ class CASAPlus(CASA, KnowsLength):
         settings = {"sparsity": share, "work": 1 - share} if share else {}
         return replace(task, settings={**task.settings, **settings}, memo={**task.memo, "sparsity": share})
 
+    def fresh(self, state: State, client: ClientId) -> Task:
+        """As CASA's: no weight is left alone where nothing is trained."""
+        return super().task(state, client)
+
     def sparsity(self, top: float, rate: float, rounds: int) -> float:
         """S_i, of a client whose last upload had the rates a_c and a_i; 0 from R_end on."""
         end = self.total_rounds or self.horizon or ROUNDS

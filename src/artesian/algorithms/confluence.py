@@ -167,6 +167,13 @@ class Confluence(Estimates):
         }
         return self.task_of_one(state, _blend(state, shares), mixture, memo)
 
+    def fresh(self, state: State, client: ClientId) -> Task:
+        """As far towards the blend as was found best for its open task: comparing again would cost as a reply does."""
+        member = state.members.get(client)
+        memo = (member.receipt.memo if member is not None and member.receipt is not None else None) or {}
+        chosen = {"reach": memo["chosen"]} if self.reach is None and "chosen" in memo else {}
+        return replace(self.reply(state, client, chosen), settings={})
+
     # the upload
 
     def measure(self, upload: Upload, context: MeasureContext) -> Evidence:

@@ -28,6 +28,7 @@ class Ditto(Aggregates, InRounds):
 
     name: ClassVar[str] = "ditto"
     recipes: ClassVar[tuple[str, ...]] = ("twin",)
+    no_draw: ClassVar[str] = "its clients predict with personal models, which change only when they train"
     personal_pull: float = 1.0  # lambda, pull of a personal model towards the shared one
     clients_per_round: int = 10  # cohort
 

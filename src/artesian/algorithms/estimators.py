@@ -101,6 +101,10 @@ class Estimates(Algorithm):
             return task
         return replace(task, settings={**task.settings, "gate": state.memory["gate"], "clusters": list(state.clusters)})
 
+    def fresh(self, state: State, client: ClientId) -> Task:
+        """What it would be given, without what only a training needs."""
+        return replace(self.draw(state, client), settings={})
+
     def shares_told(self, state: State, m: Measured) -> np.ndarray | None:
         """The mixture where nothing is left to estimate: of one cluster, of the client's own, of the oracle."""
         if len(state.clusters) == 1:

@@ -46,6 +46,7 @@ class FedSoft(WaitsForAll):
 
     name: ClassVar[str] = "fedsoft"
     recipes: ClassVar[tuple[str, ...]] = ("soft",)
+    no_draw: ClassVar[str] = "its clients predict with personal models, which change only when they train"
     clusters: int | None = None  # S; None: as many as the start has models
     initial: Initial = "start"  # the models of the start, or random ones
     estimation_interval: int = 2  # tau, training rounds from one estimation to the next

@@ -24,6 +24,7 @@ class Local(Algorithm):
 
     name: ClassVar[str] = "local"
     recipes: ClassVar[tuple[str, ...]] = ("alone",)
+    no_draw: ClassVar[str] = "its clients share nothing, and each uses its own model"
     buffers: Buffers = "average"
 
     def init(self, layout: Layout, start: Sequence[Params], seed: int) -> State:

@@ -48,6 +48,10 @@ class SCAFFOLD(InRounds):
         models = {"k0": state.clusters["k0"].params, CONTROL: state.memory[CONTROL]}
         return Task(models, "correct", {"delta": True})
 
+    def fresh(self, state: State, client: ClientId) -> Task:
+        """The model alone: the control variate is of use only in a training."""
+        return Task({"k0": state.clusters["k0"].params}, "correct")
+
     def models_sent(self, state: State) -> int:
         return 2
 

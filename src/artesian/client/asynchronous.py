@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from artesian.client.in_use import Refreshed
 from artesian.client.session import Session
+from artesian.client.watch import RefreshRecord, Watch
 from artesian.core import ClientId, Ensemble, Task, Upload
+from artesian.drift.detector import Detector
+from artesian.drift.policy import Policy
+from artesian.drift.watch import Decision
+from artesian.engine.drawing import Moved
 from artesian.params import Params
 
 P = ParamSpec("P")
@@ -59,9 +64,21 @@ class AsyncSession:
         """See `Client.previous`."""
         return await self._run(self._session.previous, *network)
 
-    async def draw(self, samples: int = 0) -> Params:
+    async def draw(self, samples: int = 0, fresh: bool = False) -> Params:
         """See `Session.draw`."""
-        return await self._run(self._session.draw, samples)
+        return await self._run(self._session.draw, samples, fresh)
+
+    async def draw_now(self, *data: Any, **options: Any) -> Refreshed:
+        """See `Client.draw_now`."""
+        return await self._run(self._session.draw_now, *data, **options)
+
+    async def moved(self) -> Moved:
+        """See `Session.moved`."""
+        return await self._run(self._session.moved)
+
+    async def watch(self, policy: Policy | str = "drift", detectors: Sequence[Detector | str] = ("ks",)) -> AsyncWatch:
+        """See `Client.watch`; what it remembers is read in the thread."""
+        return AsyncWatch(await self._run(Watch, policy, detectors, client=self._session), self._run)
 
     async def leave(self) -> None:
         """See `Session.leave`."""
@@ -86,3 +103,43 @@ class AsyncSession:
 
     async def _run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(call, *args, **options))
+
+
+class AsyncWatch:
+    """A watch over a client, awaited: it looks at data in the thread of that client's session."""
+
+    def __init__(self, watch: Watch, run: Callable[..., Awaitable[Any]]) -> None:
+        self._watch, self._run = watch, run
+
+    @property
+    def decision(self) -> Decision:
+        """See `Watch.decision`."""
+        return self._watch.decision
+
+    @property
+    def history(self) -> tuple[RefreshRecord, ...]:
+        """See `Watch.history`."""
+        return self._watch.history
+
+    @property
+    def last(self) -> RefreshRecord | None:
+        """See `Watch.last`."""
+        return self._watch.last
+
+    @property
+    def changed(self) -> bool:
+        """See `Watch.changed`."""
+        return self._watch.changed
+
+    async def wants_refresh(self, data: Any, loader: Any = None, **options: Any) -> bool:
+        """See `Watch.wants_refresh`."""
+        return bool(await self._run(self._watch.wants_refresh, data, loader, **options))
+
+    async def request(self) -> None:
+        """See `Watch.request`."""
+        await self._run(self._watch.request)
+
+    async def refreshed(self, result: Refreshed | None = None, bytes_: int | None = None) -> RefreshRecord | None:
+        """See `Watch.refreshed`."""
+        record: RefreshRecord | None = await self._run(self._watch.refreshed, result, bytes_)
+        return record

@@ -109,6 +109,47 @@ class Client(Session):
         """
         return Watch(policy, detectors, client=self)
 
+    def draw_now(
+        self,
+        learner: Any = None,
+        loader: Any = None,
+        *,
+        samples: int = 0,
+        accept: Accept = "better",
+        hold_back: float = SHARE,
+        loss: Callable[..., Any] | None = None,
+        **options: Any,
+    ) -> Refreshed:
+        """Use the model that the server has for this client now. Nothing is trained or uploaded; the task stays open.
+
+        Args:
+            learner: What judges the model beside the one in use: a learner, or a torch network with its loader, which
+                ends as what is returned. A network alone gets the model as it is; without any, nothing is judged.
+            loader: With a network: its data, as batches of (input, target).
+            samples: A client that has not joined yet joins with so many, where it gives no data.
+            accept: "better" uses the model unless what is in use is clearly better on the data held back. "always"
+                uses it as it is.
+            hold_back: The share of the data to hold back, as at a refresh.
+            loss: With a network and a loader: a function of output and target that gives one number per sample.
+            options: With a network and a loader: options of `TorchModel`.
+        """
+        how: dict[str, Any] = {"samples": samples, "accept": accept, "hold_back": hold_back}
+        if loader is None and (loss or options):
+            raise SettingError("draw_now got options of a network without a loader", "Give it the loader, too")
+        if loader is None and (learner is None or isinstance(learner, Learner)):
+            return super().draw_now(learner, **how)
+        from artesian.learners.user_network import OwnNetwork, load
+
+        if loader is None:
+            drawn = super().draw_now(samples=samples)
+            load(learner, self.layout, drawn)
+            return drawn
+        own = OwnNetwork(learner, loader, loss, None, options)
+        own.check(self.layout)
+        held = super().draw_now(own.learner, **how)
+        own.load(self.layout, held)
+        return held
+
     def previous(self, network: Any = None) -> Ensemble:
         """Go back to what this client used before its last refresh, and return it. Nothing is sent.
 

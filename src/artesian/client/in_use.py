@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from artesian.core import ClientId, Ensemble, Learner
+from artesian.engine.drawing import Moved
 from artesian.errors import SettingError
 from artesian.params import Params
 from artesian.recipes.accepting import Accept, Candidate, Choice, Split, Voices, divided, undivided
@@ -20,16 +21,18 @@ from artesian.storage.codec import decode, encode
 from artesian.storage.files import storage, sync_folder, write_file
 
 NOTHING_YET = Choice("drawn", why="Nothing was judged")
+NOT_JUDGED = Choice("drawn", why="There were no data to judge by")
 
 
 class Refreshed(tuple[tuple[float, Params], ...]):
     """What a client uses after a refresh: models with their weights, and how they were chosen."""
 
     choice: Choice
+    moved: Moved | None  # how far the answer is from the task that was answered; None: not known
 
-    def __new__(cls, ensemble: Ensemble = (), choice: Choice = NOTHING_YET) -> Self:
+    def __new__(cls, ensemble: Ensemble = (), choice: Choice = NOTHING_YET, moved: Moved | None = None) -> Self:
         made = super().__new__(cls, ensemble)
-        made.choice = choice
+        made.choice, made.moved = choice, moved
         return made
 
     @property
@@ -93,10 +96,23 @@ class InUse:
         """Use these models from now on, since this upload; a choice made again takes the place of the first."""
         now = _read(self._now)
         if now is not None and now.number != number:
-            with storage(self._now):
-                os.replace(self._now, self._before)
-                sync_folder(self._now.parent)
+            self._set_aside()
         write_file(self._now, encode("used", Used(number, Voices.of(ensemble))))
+
+    def renew(self, ensemble: Ensemble) -> None:
+        """Use these models from now on, between two uploads; `go_back` brings back what was in use until now."""
+        now = _read(self._now)
+        if now is not None and _same(now.models.ensemble, ensemble):
+            return
+        known = now or _read(self._before)
+        if now is not None:
+            self._set_aside()
+        write_file(self._now, encode("used", Used(known.number if known else 0, Voices.of(ensemble))))
+
+    def _set_aside(self) -> None:
+        with storage(self._now):
+            os.replace(self._now, self._before)
+            sync_folder(self._now.parent)
 
     def go_back(self) -> Ensemble:
         """Use again what was in use before the last choice."""
@@ -127,6 +143,13 @@ def _read(path: Path) -> Used | None:
         return None
     with storage(path):
         return decode("used", path.read_bytes(), Used)
+
+
+def _same(one: Ensemble, other: Ensemble) -> bool:
+    """Whether two ensembles are the same, bit by bit."""
+    if [weight for weight, _ in one] != [weight for weight, _ in other]:
+        return False
+    return all(mine.tobytes() == theirs.tobytes() for (_, mine), (_, theirs) in zip(one, other, strict=True))
 
 
 def _ensemble(used: Used | None) -> Ensemble:

@@ -9,28 +9,32 @@ first: an upload that was taken is dropped once the client chose what it uses, o
 from __future__ import annotations
 
 import hashlib
-import json
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
 
-from artesian.client.in_use import InUse, Refreshed, split_for
+from artesian.client.drawn import Drawn
+from artesian.client.identity import identity_in
+from artesian.client.in_use import NOT_JUDGED, InUse, Refreshed, split_for
+from artesian.client.layout import layout_in
+from artesian.client.spool import Spool
 from artesian.client.transport import Transport
-from artesian.core import ClientId, Ensemble, Fit, Learner, Notebook, Plan, Recipe, Task, Upload, derive
+from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Recipe, Task, Upload, derive
 from artesian.engine.admission import check_client
+from artesian.engine.drawing import HEADER as MOVED
+from artesian.engine.drawing import Moved, moved_between
 from artesian.errors import (
     BadFormat,
     BadMixture,
     Conflict,
     NotFinite,
     SettingError,
-    StorageError,
     TaskClosed,
     Unauthorized,
     UnknownTask,
@@ -39,36 +43,15 @@ from artesian.errors import (
 )
 from artesian.params import Layout, Params
 from artesian.recipes import by_name, recipe
-from artesian.recipes.accepting import SHARE, Accept, Choice, Split, Voices, candidates, choose
+from artesian.recipes.accepting import SHARE, Accept, Choice, Split, candidates, choose
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.storage.acknowledgement import HEADER
-from artesian.storage.codec import FORMAT, check_format, decode, encode
+from artesian.storage.codec import decode, encode
 from artesian.storage.files import storage, write_file
 from artesian.storage.older import translated_notebook
 
 FINAL = (TaskClosed, UnknownTask, Conflict, WrongModels, WrongShape, NotFinite, BadMixture)  # useless to send again
-
-
-@dataclass(frozen=True)
-class Spool:
-    """An upload on its way, and the notebook and the models that its training left behind."""
-
-    upload: Upload
-    notebook: Notebook
-    trained: Voices | None = field(default_factory=Voices)  # None: the only model of the upload
-
-    @classmethod
-    def of(cls, fit: Fit) -> Self:
-        """What a training gave; a model that is sent as it was trained is kept once."""
-        models = [params for _, params in fit.trained]
-        same = len(models) == len(fit.upload.models) == 1 and models[0] is fit.upload.params
-        return cls(fit.upload, fit.notebook, None if same else Voices.of(fit.trained))
-
-    @property
-    def models(self) -> Ensemble:
-        """What was trained; nothing where it was only an estimate, or an older version saved it."""
-        return ((1.0, self.upload.params),) if self.trained is None else self.trained.ensemble
 
 
 class Session:
@@ -91,9 +74,9 @@ class Session:
             raise SettingError("The token holds characters that are not ASCII", "Copy it again")
         with storage(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.client, self._secret = self._identity(client)
-        self._layout: Layout | None = None
-        self._in_use = InUse(home)
+        self.client, self._secret = identity_in(home, transport.url, client)
+        self._in_use, self._fresh = InUse(home), Drawn(home)
+        self._moved: Moved | None = None  # from the task before the newest to the newest
 
     def __enter__(self) -> Self:
         return self
@@ -105,17 +88,10 @@ class Session:
         """Close the connections; the client stays a member of the federation."""
         self.transport.close()
 
-    @property
+    @cached_property
     def layout(self) -> Layout:
         """How the federation's models are laid out; fetched once, then kept at home."""
-        if self._layout is None:
-            path = self.home / "federation.json"
-            if not path.exists():
-                told = self.transport.send("GET", "/v1/federation", self.token).content
-                _layout(told)
-                write_file(path, told)
-            self._layout = _layout(_read(path))
-        return self._layout
+        return layout_in(self.home, lambda: self.transport.send("GET", "/v1/federation", self.token).content)
 
     def task(self, samples: int = 0, wait: float = 30.0, changed: bool = False) -> Task | None:
         """The open task, after joining if need be and waiting `wait` seconds for a round; None if there is none yet.
@@ -159,7 +135,7 @@ class Session:
         _check_tune(tune)
         split = split_for(learner, accept, hold_back, self.client)
         self._in_use.begin(self._drawn_or_nothing)
-        task = self.task(split.train.samples, wait, changed)
+        task, self._moved = self.task(split.train.samples, wait, changed), None
         if task is not None:
             return self._choose(self._answer(task, split.train), split, tune)
         return Refreshed(self.held(), Choice("previous", why="There is no task yet: a round is open"))
@@ -190,7 +166,32 @@ class Session:
         choice = choose(among, split)
         self._in_use.use(number, among[choice.won])
         self._drop_spool()
+        return Refreshed(among[choice.won], choice, self._moved)
+
+    def draw_now(
+        self, learner: Learner | None = None, *, samples: int = 0, accept: Accept = "better", hold_back: float = SHARE
+    ) -> Refreshed:
+        """Use the model that the server has for this client now: nothing is trained or uploaded, the task stays open.
+
+        With a learner it is used unless what is in use is clearly better on the samples held back; without one, or
+        with `accept="always"`, it is used as it is. A client that has not joined joins with so many `samples`.
+        """
+        split = None if learner is None else split_for(learner, accept, hold_back, self.client)
+        drawn = self._fetch_fresh(samples if split is None else split.train.samples)
+        self._in_use.begin(self._drawn_or_nothing)
+        among = candidates(self.layout, drawn, (), self._in_use.now())
+        choice = NOT_JUDGED if split is None else choose(among, split)
+        if choice.won == "drawn":
+            self._in_use.renew(drawn)
         return Refreshed(among[choice.won], choice)
+
+    def moved(self) -> Moved:
+        """How far the server's model for this client moved since its task was made: a question, answered in headers."""
+        if not (self.home / "joined").exists():
+            raise SettingError("This client has not joined yet", "Call draw() or refresh() first")
+        answer = self._ask_for_model("*")
+        told, tag = Moved.of(answer.headers.get(MOVED, "")), self._fresh.tag
+        return replace(told, changed=answer.headers.get("etag") != tag) if tag else told
 
     def _tuned(self, drawn: Ensemble, learner: Learner, epochs: int) -> Ensemble:
         task = self.kept()
@@ -229,8 +230,13 @@ class Session:
         """Go back to what the client used before its last refresh, and return it; nothing is sent."""
         return self._in_use.go_back()
 
-    def draw(self, samples: int = 0) -> Params:
-        """The one model that the newest task gives this client, fetched if there is none at home yet."""
+    def draw(self, samples: int = 0, fresh: bool = False) -> Params:
+        """The one model that the newest task gives this client, fetched if there is none at home yet.
+
+        With `fresh` it is the one that the server has for it now. That is only fetched: `draw_now` also uses it.
+        """
+        if fresh:
+            return only_model_of(self._fetch_fresh(samples))
         if self._stored("task") is None and self.task(samples) is None:
             raise SettingError("No task yet: the next round has not begun", "Try again later")
         return only_model_of(self._drawn())
@@ -254,24 +260,6 @@ class Session:
             return self._drawn()
         return ()
 
-    def _identity(self, client: ClientId | None) -> tuple[ClientId, str]:
-        path = self.home / "identity.json"
-        if not path.exists():
-            made = {"format": FORMAT, "client": client or secrets.token_hex(8), "secret": secrets.token_urlsafe(32)}
-            made["url"] = self.transport.url
-            write_file(path, json.dumps(made).encode(), private=True)
-        try:
-            told = json.loads(_read(path))
-            check_format(told["format"])
-            known, secret, url = told["client"], told["secret"], told["url"]
-        except (ValueError, KeyError, TypeError):
-            raise StorageError(f"Cannot read who this client is: {path}", "Restore the file") from None
-        if url != self.transport.url or (client is not None and client != known):
-            raise SettingError(
-                f"{self.home} is the home of client {known} of {url}", "Give each client and server its own home"
-            )
-        return known, secret
-
     def _path(self) -> str:
         return f"/v1/clients/{quote(self.client, safe='')}"
 
@@ -288,6 +276,23 @@ class Session:
         known = {} if kept is None else {"if-none-match": f'"{hashlib.sha256(kept).hexdigest()}"'}
         with _explained(f"If the server has a new store, give this client another home, or delete {self.home}"):
             return self.transport.send("GET", f"{self._path()}/task?wait={wait:g}", self._secret, known)
+
+    def _ask_for_model(self, known: str) -> httpx.Response:
+        """What the client may use now, unless it is the one with this tag; `*` asks for no model at all."""
+        with _explained(f"If the server has a new store, give this client another home, or delete {self.home}"):
+            headers = {"if-none-match": known} if known else {}
+            return self.transport.send("GET", f"{self._path()}/model", self._secret, headers)
+
+    def _fetch_fresh(self, samples: int) -> Ensemble:
+        """What the server has for this client now, kept at home beside the open task."""
+        if not (self.home / "joined").exists():
+            self.task(samples, wait=0)
+        answer = self._ask_for_model(self._fresh.tag)
+        if answer.status_code == 200:
+            self._checked(answer)
+            self._fresh.keep(answer.content)
+        task = self._fresh.task()
+        return self._recipe(task).use(self.layout, task, self._notebook())
 
     def _save(self, spool: Spool) -> Spool:
         """On disk before it is sent."""
@@ -325,6 +330,15 @@ class Session:
 
     def _keep(self, answer: httpx.Response) -> Task:
         """The task of a response, checked and saved before it is used."""
+        task, before = self._checked(answer), self.kept()
+        if before is not None and before.number < task.number:
+            self._moved = moved_between(self.layout, before, task, max(0, task.base - before.base))
+        self._fresh.drop()  # older than this task
+        write_file(self.home / "task", answer.content)
+        return task
+
+    def _checked(self, answer: httpx.Response) -> Task:
+        """The task of a response, if it is whole, fits the federation, and this client has a recipe for it."""
         data, tag = answer.content, answer.headers.get("etag", "").strip('"')
         if hashlib.sha256(data).hexdigest() != tag:
             raise BadFormat("The task was damaged on its way", "Fetch it again")
@@ -332,7 +346,6 @@ class Session:
         for params in task.models.values():
             self.layout.check(params)
         self._recipe(task)
-        write_file(self.home / "task", data)
         return task
 
     def _spool(self) -> Spool | None:
@@ -352,7 +365,10 @@ class Session:
 
     def _stored(self, name: str) -> bytes | None:
         path = self.home / name
-        return _read(path) if path.exists() else None
+        if not path.exists():
+            return None
+        with storage(path):
+            return path.read_bytes()
 
 
 def only_model_of(held: Ensemble) -> Params:
@@ -381,21 +397,3 @@ def _check_tune(epochs: int) -> None:
 def _estimated(upload: Upload) -> bool:
     """Whether it holds only a mixture."""
     return upload.mixture is not None and not upload.models
-
-
-def _layout(told: bytes) -> Layout:
-    """The layout of a federation, if it is undamaged."""
-    try:
-        about = json.loads(told)
-        layout = Layout.from_json(about["layout"])
-        sound = layout.digest == about["layout_digest"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise BadFormat("The layout of the federation was damaged on its way", "Try again")
-    return layout
-
-
-def _read(path: Path) -> bytes:
-    with storage(path):
-        return path.read_bytes()

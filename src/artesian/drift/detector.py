@@ -35,8 +35,8 @@ class Drift:
     """A detector's word that the data changed."""
 
     detector: str  # its name
-    statistic: float  # what it computed
-    threshold: float  # what that was compared with
+    statistic: float  # what it computed: a p-value, a share, or by how much a mean rose
+    threshold: float  # what that was compared with, or the setting that decides
     samples: int  # how many samples it had seen since its reference began
     why: str  # one sentence for people
 

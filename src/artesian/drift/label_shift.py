@@ -33,9 +33,9 @@ class Labels(ComparesWindows):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check(self, {**two_sample_rules(self.level, self.reference, self.window, self.permutations),
-                     f"distance is {', '.join(DISTANCES)}": self.distance in DISTANCES,
-                     "least is at least 0": self.least >= 0})  # fmt: skip
+        rules = permutation_rules(self.level, self.reference, self.window, self.permutations)
+        rules[f"distance is {', '.join(DISTANCES)}"] = self.distance in DISTANCES
+        check(self, rules | {"least is at least 0": self.least >= 0})
         self._windows = Windows(self.reference, self.window, self.seed)
 
     def rows(self, batch: Batch) -> np.ndarray:
@@ -126,14 +126,19 @@ def label_test(full: TwoSamples, distance: str, permutations: int, seed: int) ->
     return float(found[0]), float(np.mean(found >= found[0] - TINY))
 
 
-def two_sample_rules(level: float, reference: int, window: int, permutations: int) -> dict[str, bool]:
-    """What the settings of a two-sample test obey; fewer permutations than 1/level could never raise an alarm."""
+def window_rules(level: float, reference: int, window: int) -> dict[str, bool]:
+    """What the settings of a test of full windows obey."""
     return {
         "level is in (0, 1)": 0 < level < 1,
         "reference is at least 10": reference >= 10,
         "window is at least 10": window >= 10,
-        "permutations is at least 1 / level - 1": (permutations + 1) * level >= 1 - TINY,
     }
+
+
+def permutation_rules(level: float, reference: int, window: int, permutations: int) -> dict[str, bool]:
+    """The same with permutations: fewer than 1 / level could never raise an alarm."""
+    enough = (permutations + 1) * level >= 1 - TINY
+    return window_rules(level, reference, window) | {"permutations is at least 1 / level - 1": enough}
 
 
 def _hellinger(before: np.ndarray, now: np.ndarray, share: float) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from artesian.core import generator
 from artesian.drift.detector import Batch, Drift, Part, part_of
-from artesian.drift.label_shift import TINY, two_sample_rules
+from artesian.drift.label_shift import TINY, permutation_rules, window_rules
 from artesian.drift.windows import ComparesWindows, TwoSamples, Windows
 from artesian.errors import check
 from artesian.params import seal
@@ -31,11 +31,7 @@ class KolmogorovSmirnov(ComparesWindows):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        needed = int(1 / self.level) if 0 < self.level < 1 else 1
-        check(
-            self,
-            row_rules(self.part, self.directions) | two_sample_rules(self.level, self.reference, self.window, needed),
-        )
+        check(self, row_rules(self.part, self.directions) | window_rules(self.level, self.reference, self.window))
         self._windows = Windows(self.reference, self.window, self.seed)
 
     def rows(self, batch: Batch) -> np.ndarray:
@@ -67,7 +63,7 @@ class MeanDiscrepancy(ComparesWindows):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = two_sample_rules(self.level, self.reference, self.window, self.permutations)
+        known = permutation_rules(self.level, self.reference, self.window, self.permutations)
         check(self, row_rules(self.part, self.directions) | known)
         self._windows = Windows(self.reference, self.window, self.seed)
 

@@ -19,7 +19,7 @@ Direction = Literal["up", "both"]  # a model that does better is no reason to re
 class Replay:
     """A test, and all it was fed since it began: fed the same again, a new one is in the same state.
 
-    When that grows beyond `most` samples, the test begins anew with the last `kept` of them, at the same sample
+    When that grows beyond `most` samples, the test begins anew with the last `after` of them, at the same sample
     whether or not the process was restarted. So later answers are the same, and what is kept stays small.
     """
 
@@ -113,14 +113,12 @@ class Adwin(FeedsTest):
     memory: int = 2000  # samples it looks back, at most
 
     def __post_init__(self) -> None:
-        check(
-            self,
-            {
-                "level is in (0, 1)": 0 < self.level < 1,
-                "memory is at least 100": self.memory >= 100,
-                **_stream_rules(self.part, self.direction),
-            },
-        )
+        rules = {
+            "level is in (0, 1)": 0 < self.level < 1,
+            "memory is at least 100": self.memory >= 100,
+            **_stream_rules(self.part, self.direction),
+        }
+        check(self, rules)
         _check_river()
         self._replay = Replay(self.memory)
 

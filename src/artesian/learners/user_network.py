@@ -65,6 +65,8 @@ class OwnNetwork:
 
 def load(module: nn.Module, layout: Layout, held: Ensemble, home: Mapping[str, np.ndarray] | None = None) -> None:
     """Put the one model that a client predicts with into a network, and what stays at home, where that is given."""
+    if not isinstance(module, nn.Module):
+        raise SettingError(f"A {type(module).__name__} is not a torch network", "Pass the network itself")
     if len(held) != 1:
         raise SettingError(
             f"This method predicts with {len(held)} models, and a network holds one", "Refresh a learner instead"

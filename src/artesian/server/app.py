@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from artesian.engine.coordinator import Coordinator
+from artesian.engine.drawing import HEADER as MOVED
 from artesian.errors import (
     BadFormat,
     Busy,
@@ -37,7 +38,8 @@ except ModuleNotFoundError:
 
 Failure = Refused | StorageError | WorkerLost | StudyFailed
 SHOWN = 300  # characters of each part of a refusal, which may repeat what a client sent
-EXPOSED = ["etag", "retry-after", "upload-offset", "repr-digest", "artesian-acknowledgement"]  # to other origins' pages
+# to other origins' pages
+EXPOSED = ["etag", "retry-after", "upload-offset", "repr-digest", "artesian-acknowledgement", MOVED]
 DISK = "The server cannot use its disk", "Try again later; nothing has changed"  # a path is nobody's business
 
 
@@ -51,10 +53,10 @@ def create_app(
     """The application of a service; `keys` sign acknowledgements, `crowd` knows the connections.
 
     A bare coordinator, without `auth`, is for tests in process: anybody may call, and nothing is kept on disk. Without
-    `settings`, clients may upload as often as they like.
+    `settings`, clients may upload and draw as often as they like.
     """
     service = served if isinstance(served, Service) else Service(served)
-    settings = settings or Settings(uploads_per_minute=None)
+    settings = settings or Settings(uploads_per_minute=None, draws_per_minute=None)
     routes = Routes(service, auth or NoAuth(), settings, keys, crowd)
     app = FastAPI(title="Artesian", lifespan=_lifespan(service), openapi_url=None, redirect_slashes=False)
     if settings.cors:

@@ -8,8 +8,9 @@ from math import isfinite
 from typing import Any
 
 from artesian.core import Algorithm, ClusterId, Learner, Model, Plan, derive
-from artesian.engine.coordinator import Coordinator, hyper_parameters
+from artesian.engine.coordinator import Coordinator
 from artesian.engine.defence import Defence
+from artesian.engine.hyper_parameters import hyper_parameters
 from artesian.errors import check
 from artesian.params import Params
 

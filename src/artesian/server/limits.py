@@ -47,6 +47,7 @@ class Limits:
         self._uploading: set[str] = set()
         self._allowance: dict[str, tuple[float, float]] = {}  # uploads left, and when that was
         self.joins, self.refusals = Rate(settings.joins_per_minute), Rate(settings.refusals_per_minute)  # by address
+        self.draws = Rate(settings.draws_per_minute or 0)  # by client
         self._requests: Counter[str] = Counter()  # under way, by client
 
     @contextmanager
@@ -65,6 +66,11 @@ class Limits:
     def join(self, address: str) -> None:
         """Count a join from this address; refuse it if there were too many."""
         self.joins.take(address, f"More than {self.settings.joins_per_minute:g} joins a minute from this address")
+
+    def draw(self, client: str) -> None:
+        """Count a draw of this client, or its question whether one is worth it; refuse it if there were too many."""
+        if rate := self.settings.draws_per_minute:
+            self.draws.take(client, f"More than {rate:g} draws a minute from this client")
 
     @asynccontextmanager
     async def upload(self, client: str, headers: Mapping[str, str], response: int) -> AsyncIterator[Announced]:

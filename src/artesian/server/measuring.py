@@ -11,7 +11,7 @@ import logging
 import numpy as np
 
 from artesian.core import Evidence, MeasureContext, Receipt, Tree, Upload, derive
-from artesian.engine.coordinator import Measure
+from artesian.engine.view import Measure
 from artesian.errors import SettingError, WorkerLost
 from artesian.execution.pool import WorkerPool
 from artesian.execution.worker import Perform

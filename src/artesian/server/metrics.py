@@ -73,6 +73,7 @@ def _state(service: Service, limits: Limits) -> Iterator[Row]:
     yield "set_aside", "uploads answered and not folded since the start", service.counts.set_aside
     yield "suspects", "members of whom several uploads were set aside", len(service.suspects())
     yield "snapshots", "snapshots written since the start", service.counts.snapshots
+    yield "draws", "models sent between uploads since the start", service.counts.draws
     yield "bytes_in_flight", "bytes of bodies being received and sent", limits.in_flight
     if (age := service.newest_age()) is not None:
         yield "newest_upload_age_seconds", "seconds since the newest upload was accepted", age

@@ -37,6 +37,13 @@ SIGNED = {
         "description": "signed: which event the upload became; only where the server keeps a store",
     }
 }
+MOVED = {
+    "artesian-moved": {
+        "schema": {"type": "string"},
+        "description": "distance=D, versions=N: how far this client's model moved since its open task was made",
+    }
+}
+MODEL = {**TASK, "description": "a task to use, and not to answer", "headers": {**TASK_HEADERS, **MOVED}}
 JOIN = {
     "type": "object",
     "required": ["samples", "secret"],
@@ -70,6 +77,7 @@ ROUTES: Mapping[str, tuple[Mapping[int, Any], tuple[int, ...], Mapping[str, Any]
     "federation": ({200: {"content": {"application/json": {"schema": PLAIN}}}}, (400, 401, 429), {}),
     "join": ({200: TASK, 202: {}}, (400, 401, 408, 413, 415, 422, 429, 507), {"application/json": {"schema": JOIN}}),
     "task": ({200: TASK, 204: {}, 304: {}}, (400, 401, 404, 429, 507), {}),
+    "model": ({200: MODEL, 304: {"headers": {**TASK_HEADERS, **MOVED}}}, (400, 401, 404, 429, 507), {}),
     "upload": (
         {200: {**TASK, "headers": {**TASK_HEADERS, **SIGNED}}, 202: {"headers": SIGNED}},
         (400, 401, 404, 408, 409, 413, 415, 422, 429, 503, 507),

@@ -14,6 +14,7 @@ from artesian.engine.admission import check_client, check_welcome
 from artesian.errors import BadClient, BadFormat, Busy, MissingExtra, StorageError, Unauthorized
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.crowding import Crowd, address_of
+from artesian.server.draws import Draws
 from artesian.server.keys import SigningKeys
 from artesian.server.limits import Limits, check_encoding
 from artesian.server.log import Receive, Scope, Send
@@ -53,6 +54,7 @@ class Routes:
         self.limits = Limits(settings, self.coordinator.state.layout, self._models())
         folder = service.store.folder / "parts" if service.store else None
         self.partial_uploads = PartialUploads(folder, settings.part_bytes if folder else 0)
+        self.draws = Draws(service)
         self._tags: dict[str, tuple[int, str]] = {}  # number and ETag of the task each client was last sent
 
     def add_to(self, app: FastAPI) -> None:
@@ -61,6 +63,7 @@ class Routes:
             ("GET", "/v1/federation", self.federation),
             ("PUT", "/v1/clients/{client}", self.join),
             ("GET", "/v1/clients/{client}/task", self.task),
+            ("GET", "/v1/clients/{client}/model", self.model),
             ("PUT", "/v1/clients/{client}/uploads/{number}", self.upload),
             ("HEAD", "/v1/clients/{client}/uploads/{number}", self.offset),
             ("DELETE", "/v1/clients/{client}", self.leave),
@@ -117,6 +120,23 @@ class Routes:
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.limits.room(self._response_bytes(client)))
             return await self._respond(client, await self.service.task(client), 204, held)
+
+    async def model(self, client: str, request: Request) -> Response:
+        """What the client may use now, without answering its task; 304 if it has that, or says `If-None-Match: *`."""
+        await self._check_client(request, client)
+        self.limits.draw(client)
+        held_at_home = request.headers.get("if-none-match", "")
+        with self.limits.request(client):
+            offer = self.draws.known(client)
+            if offer is not None and offer.is_named_in(held_at_home):
+                return Response(status_code=304, headers=offer.headers)
+            async with AsyncExitStack() as held:
+                await held.enter_async_context(self.limits.room(2 * self._response_bytes(client)))  # and its task
+                offer, pieces = await self.draws.draw(client)
+                if offer.is_named_in(held_at_home):
+                    return Response(status_code=304, headers=offer.headers)
+                self.service.counts.draws += 1
+                return TaskResponse(pieces, offer.headers, held.pop_all())
 
     async def upload(self, client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded response."""

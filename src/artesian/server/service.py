@@ -15,7 +15,9 @@ from typing import Any, Self, TypeVar
 
 from artesian.algorithms.estimators import Calibration, Estimates
 from artesian.core import ClientId, ClusterId, Event, Reply, Task, Tree, Upload
-from artesian.engine.coordinator import Beside, Coordinator, Found, Measure
+from artesian.engine.coordinator import Coordinator
+from artesian.engine.view import Measure
+from artesian.engine.workbench import Beside, Found
 from artesian.errors import MachineError, Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
 from artesian.server.log import CLUSTERS, DEFENCE, STUDIES
@@ -43,6 +45,7 @@ class Counts:
     clipped: int = 0
     set_aside: int = 0
     snapshots: int = 0
+    draws: int = 0  # models sent between uploads
     replies: dict[str, int] = field(default_factory=dict)  # how often each kind won, where an algorithm compares them
 
 

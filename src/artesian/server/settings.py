@@ -30,6 +30,7 @@ class Settings:
     grace: float = 10.0  # seconds on top of that, and for the headers of a request
     uploads_per_minute: float | None = 60.0  # of one client, in the long run; 0 or None: as many as it likes
     upload_burst: int = 20  # uploads of one client at once, before it has to slow down
+    draws_per_minute: float | None = 60.0  # of one client between its uploads; 0 or None: as many as it likes
     longest_wait: float = 60.0  # seconds of a long poll
     cors: tuple[str, ...] = ()  # origins whose pages may call the server
     log: Literal["json", "text", "off"] = "json"  # one line for every request, on standard error
@@ -52,6 +53,7 @@ class Settings:
             "bytes_in_flight, slowest and grace are positive": min(self.bytes_in_flight, self.slowest, self.grace) > 0,
             "uploads_per_minute is at least 0": self.uploads_per_minute is None or self.uploads_per_minute >= 0,
             "upload_burst is at least 1": self.upload_burst >= 1,
+            "draws_per_minute is 0, or at least 1": not self.draws_per_minute or self.draws_per_minute >= 1,
             "ray_address has an effect only with measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
         }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
-from artesian.engine.coordinator import Found
+from artesian.engine.workbench import Found
 from artesian.errors import StudyFailed
 from artesian.server.log import STUDIES
 

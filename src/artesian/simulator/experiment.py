@@ -9,8 +9,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass,
 from typing import Any, Self
 
 from artesian.core import Algorithm, Forecast, Model, Plan, Recipe
-from artesian.engine.coordinator import check_proxies
 from artesian.engine.defence import Defence
+from artesian.engine.hyper_parameters import check_proxies
 from artesian.errors import SettingError, check
 from artesian.recipes.accepting import SHARE, Accept
 from artesian.simulator.drifting import DriftingWorld, Drifts

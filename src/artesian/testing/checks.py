@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from artesian import errors
-from artesian.core import Algorithm, Event, Model, Pace, State, Step, Task, Upload
+from artesian.core import Algorithm, ClientId, Event, Model, Pace, State, Step, Task, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.pace import Rounds
 from artesian.errors import Refused, SettingError, nearest
 from artesian.params import Params, seal
+from artesian.recipes import recipe
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.run import Simulation
 from artesian.storage.codec import decode, encode
@@ -140,6 +141,31 @@ def names_its_recipes(algorithm: Algorithm, model: Model = TOY) -> None:
             rule = f"a task names the recipe {task.recipe!r}, which is not among its recipes {algorithm.recipes}"
             _expect(task.recipe in algorithm.recipes, rule)
         federation.step()
+
+
+def draws_without_a_trace(algorithm: Algorithm, model: Model = TOY) -> None:
+    """A draw between uploads gives models that clients can use, twice the same, and changes no bit of what follows."""
+    other = _federation(algorithm, model)
+    for _ in range(_uploads(algorithm)):
+        other.step()
+    drawing = _federation(algorithm, model)
+    for _ in range(_uploads(algorithm)):
+        for client in drawing.world.names:
+            _draw(drawing, client)
+        drawing.step()
+    same = drawing.coordinator.digest() == other.coordinator.digest()  # with what open tasks were given
+    _expect(same, "draws changed what came after them")
+
+
+def _draw(federation: ToyFederation, client: ClientId) -> None:
+    """Draw as a client does, and use what comes; a method that has nothing to draw says so of every client."""
+    if federation.algorithm.no_draw:
+        return
+    first, second = federation.coordinator.draw(client), federation.coordinator.draw(client)
+    _expect(encode("task", first) == encode("task", second), "twice, and not the same")
+    layout = federation.model.layout
+    for _, params in recipe(first.recipe).use(layout, first, federation.notebooks.get(client, {})):
+        layout.check(params)
 
 
 def restores(algorithm: Algorithm, model: Model = TOY) -> None:
@@ -334,6 +360,7 @@ CHECKS: dict[str, Callable[[Algorithm, Model], None]] = {
         answers_in_kind,
         is_pure,
         names_its_recipes,
+        draws_without_a_trace,
         restores,
         replays,
         folds_a_retry_once,

@@ -1,0 +1,42 @@
+"""Uploads within the operator's bounds: clipped, counted and entered in the ledger; without bounds, as they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from artesian.core import ClientId, Desk, Measured, Member, State, Task, Upload
+from artesian.engine.admission import clip_upload, origins_of
+from artesian.engine.defence import Bounded, Defence, bounded, noted
+from artesian.engine.transition import Change
+
+
+def within_bounds(
+    upload: Upload, task: Task, member: Member, state: State, desk: Desk, clip: float | None, defence: Defence | None
+) -> Bounded:
+    """The upload within the operator's clip and the bounds of the defence."""
+    if clip is not None:
+        upload = clip_upload(state.layout, upload, origins_of(state.layout, upload, task), clip)
+    if defence is None:
+        return Bounded(upload)
+    return bounded(defence, state.layout, upload, task, desk.ledger, member, state.present)
+
+
+def counted(defence: Defence | None, desk: Desk, client: ClientId, claimed: int) -> int:
+    """How many of the samples count that a client claims."""
+    return claimed if defence is None else defence.counted(claimed, desk.ledger, client)
+
+
+def desk_noting(defence: Defence | None, desk: Desk, client: ClientId, samples: int, length: float = 0.0) -> Desk:
+    """The desk, its ledger with a member's newest numbers."""
+    return desk if defence is None else replace(desk, ledger=noted(desk.ledger, client, samples, length))
+
+
+def spend(defence: Defence | None, change: Change, measured: Measured, member: Member, present: int) -> None:
+    """Count an upload that is taken, and what it takes from the budget of its member, as that was before."""
+    if defence is None or measured.aside:
+        return
+    client, ledger = measured.upload.client, change.desk.ledger
+    spent = defence.outstanding(ledger, member, present) + measured.spent
+    ledger = replace(ledger, uploads=ledger.uploads + 1)
+    change.desk = replace(change.desk, ledger=ledger)
+    change.members[client] = replace(change.members[client], spent=spent, spent_at=ledger.uploads)
