@@ -359,7 +359,7 @@ def test_progress_counts_uploads_of_honest_clients(tmp_path: Path) -> None:
     experiment = toy(snapshot_every=1)
     run = run_experiment(experiment, out=tmp_path / "run", progress=lambda progress: seen.append(progress.uploads))
     assert run and seen[-1] == 60
-    assert progress_in(tmp_path / "run") == (60, run.summary["rounds"])
+    assert progress_in(tmp_path / "run") == {"uploads": 60, "rounds": run.summary["rounds"], "turns": 0}
 
 
 def test_attackers_do_harm() -> None:

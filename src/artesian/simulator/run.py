@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from artesian.core import Algorithm, ClientId, ClusterId, Event, Notebook, Receipt, Reply, Task
+from artesian.core import Algorithm, ClientId, ClusterId, Ensemble, Event, Notebook, Receipt, Reply, Task
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import Refused, Stalled, TaskClosed, TooFar
 from artesian.execution.threads import single_threaded
@@ -19,6 +19,7 @@ from artesian.recipes.accepting import Voices
 from artesian.simulator.attacks import FLOOD
 from artesian.simulator.checkpoint import Checkpoint, Flight, Totals, restore, taken
 from artesian.simulator.clock import Clock, Moment
+from artesian.simulator.detection import detection
 from artesian.simulator.evaluation import CLIENTS, CLUSTERS, Evaluation, UnscoredUpload, columns_of_uploads
 from artesian.simulator.executor import Executor, Means, travels
 from artesian.simulator.experiment import Experiment
@@ -33,6 +34,7 @@ from artesian.simulator.signals import Interruption
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.simulator.table import Table
 from artesian.simulator.transports import CoordinatorTransport, Direct
+from artesian.simulator.watching import TURNS, Lookout, Turn
 
 STREAM_TURN = 20  # folds that make a turn of the world where there are no rounds
 
@@ -41,7 +43,7 @@ STREAM_TURN = 20  # folds that make a turn of the world where there are no round
 class Progress:
     """How far a run is."""
 
-    uploads: int  # or rounds, where the run is measured in them
+    uploads: int  # or rounds or turns, where the run is measured in them
     total: int
     accuracy: float | None  # mean score of what clients drew back last
     unit: str = "uploads"
@@ -97,7 +99,9 @@ class Simulation:
             self._export(lengths) if experiment.export else None,
             experiment.pool_every,
             self.used,
+            self._table("turns", TURNS, lengths) if experiment.watch else None,
         )
+        self.lookout = self._lookout()
         self.clock = Clock()
         self.cycles: dict[ClientId, int] = {}
         self.open_tasks: Spilled[Task] = Spilled(spill)
@@ -129,11 +133,13 @@ class Simulation:
         place = self.place if self._measures else self.place.unmeasured()
         self.executor: Executor = self.means.executor_for(place, self.spent, self.theirs)
         self.evaluation.scorer, self.evaluation.judge = self.executor.score, self.executor.judge
+        if self.lookout:
+            self.lookout.observe = self.executor.observe
         try:
             with single_threaded(self.place.model), Interruption() as interruption:
                 while self._done() < self._planned:
-                    uploaded = self._next()
-                    due = uploaded and self._due(self.experiment.snapshot_every)
+                    counted = self._next()
+                    due = counted and self._due(self.experiment.snapshot_every)
                     if self.folder and (due or interruption.asked):
                         self._save(began)
                     if interruption.asked:
@@ -145,18 +151,20 @@ class Simulation:
 
     @property
     def _planned(self) -> int:
-        return self.experiment.rounds or self.experiment.uploads
+        return self.experiment.turns or self.experiment.rounds or self.experiment.uploads
 
     def _done(self) -> int:
-        """Rounds, or uploads of honest clients: a flood of others makes no run shorter."""
+        """Turns, rounds, or uploads of honest clients: a flood of others makes no run shorter."""
+        if self.lookout:
+            return self.totals.turns
         uploads = self.totals.uploads - self.totals.hostile
         return self.coordinator.state.rounds if self.experiment.rounds else uploads
 
     def _due(self, every: int) -> bool:
-        return self.totals.uploads % every == 0
+        return (self.totals.turns if self.lookout else self.totals.uploads) % every == 0
 
     def _next(self) -> bool:
-        """Let the next thing happen; True if it was an upload."""
+        """Let the next thing happen; True if it was an upload or, where clients decide, a turn."""
         self._begin_ahead()
         moment = self.clock.pop()
         if moment is None:
@@ -179,7 +187,7 @@ class Simulation:
 
     @property
     def _unit(self) -> str:
-        return "rounds" if self.experiment.rounds else "uploads"
+        return "turns" if self.lookout else "rounds" if self.experiment.rounds else "uploads"
 
     def _cycle(self, client: ClientId) -> int:
         """Which of its data a client has now: by its own trainings, or by the turn of the world."""
@@ -188,8 +196,8 @@ class Simulation:
         return self._turn()
 
     def _turn(self) -> int:
-        """The turn of the world: a round each, or as many folds as the world says where there are none."""
-        rounds = self.coordinator.state.rounds
+        """The turn of the world: a round each, or so many folds (turns of clients that decide) where there are none."""
+        rounds = self.totals.turns if self.lookout else self.coordinator.state.rounds
         return rounds if self.coordinator.pace.in_rounds else rounds // STREAM_TURN
 
     def _join(self, client: ClientId, changed: bool = False) -> None:
@@ -211,14 +219,56 @@ class Simulation:
         flight = self.flights.slips.pop(client, None)
         if flight is not None:
             self.executor.forget((client, flight.task.number))
+            if self.lookout:
+                self.lookout.forget(client)
         self._settle(lambda: self.transport.leave(client))
         if self.experiment.fleet.return_after is not None:
             self.clock.at(self.clock.now + self.experiment.fleet.return_after, "join", client)
 
     def _finish_training(self, moment: Moment) -> bool:
-        client = moment.client
         if not self._flies(moment):
             return False  # the client left meanwhile
+        if self.lookout is None:
+            return self._answer_task(moment)
+        if moment.client in self.place.hostile:  # it attacks whenever it can
+            self._answer_task(moment)
+            return False
+        self._take_turn(moment, self.lookout)
+        return True
+
+    def _take_turn(self, moment: Moment, lookout: Lookout) -> None:
+        """A client that decides sees new data, and refreshes or waits."""
+        turn, before = self._turn_of(moment), self.totals
+        self.totals = replace(before, turns=before.turns + 1)
+        if not lookout.take(turn, self.totals.turns):
+            self._wait(moment)
+        elif self._answer_task(moment):
+            moved = (self.totals.bytes_up + self.totals.bytes_down) - (before.bytes_up + before.bytes_down)
+            lookout.refreshed(turn, moved)
+        if self._due(self.experiment.evaluate_every):
+            self._evaluate()
+        self._tell_progress()
+
+    def _turn_of(self, moment: Moment) -> Turn:
+        client = moment.client
+        flight = self.flights.slips[client]
+
+        def used() -> Ensemble:
+            return self.evaluation.in_use(client, self.flights[client].task, self.notebooks.get(client, {}))
+
+        return Turn(client, moment.time, flight.cycle, used)
+
+    def _wait(self, moment: Moment) -> None:
+        """Nothing is trained, and time goes on: the client keeps its task until its next turn."""
+        client, slip = moment.client, self.flights.slips[moment.client]
+        self.cycles[client] = slip.cycle + 1
+        self.flights.slips[client] = replace(slip, cycle=self._cycle(client))
+        done_at = self.habits.finishes_at(client, self.cycles[client] + 1, self.clock.now)
+        self.clock.at(done_at, "finish", client, moment.number)
+
+    def _answer_task(self, moment: Moment) -> bool:
+        """A client trains and uploads; True if the server took the training."""
+        client = moment.client
         flight = self.flights[client]
         done = self.executor.result(self._job(client, flight))
         del self.flights[client]
@@ -277,8 +327,12 @@ class Simulation:
         late = self.coordinator.state.version - flight.task.base
         self._settle(lambda: self._send(client, flight, done, late))
         by_uploads = self.experiment.evaluate_every_rounds is None
-        if done.fit.trained and by_uploads and self._due(self.experiment.evaluate_every):
+        if done.fit.trained and by_uploads and not self.lookout and self._due(self.experiment.evaluate_every):
             self._evaluate()
+        if not self.lookout:
+            self._tell_progress()
+
+    def _tell_progress(self) -> None:
         if self.progress:
             self.progress(Progress(self._done(), self._planned, self.evaluation.accuracy(), self._unit, self._score))
 
@@ -322,7 +376,8 @@ class Simulation:
         for client, task in ((reply.client, reply.task) for reply in replies):
             self.flights[client] = Flight(self._held(client, task), self._cycle(client))
             work = float(task.settings.get("work", 1.0))
-            done_at = self.habits.finishes_at(client, task.number, self.clock.now, work)
+            which = task.number if self.lookout is None else self.cycles.get(client, 0) + 1
+            done_at = self.habits.finishes_at(client, which, self.clock.now, work)
             self.clock.at(done_at, "finish", client, task.number)
             if patience is not None:
                 self.clock.at(self.clock.now + patience, "patience", client, task.number)
@@ -353,8 +408,14 @@ class Simulation:
             return
         left = self.executor.ahead if self.experiment.rounds else self._planned - self._done()
         for moment in self.clock.upcoming(min(self.executor.ahead, left)):
-            if moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment)):
+            begins = moment.kind == "finish" and self._flies(moment) and not self.executor.has_begun(_key(moment))
+            if begins and self._will_train(moment):
                 self.executor.begin(self._job(moment.client, self.flights[moment.client]))
+
+    def _will_train(self, moment: Moment) -> bool:
+        """Is it known that this client trains then? Whoever decides looks at its data now."""
+        honest = moment.client not in self.place.hostile
+        return self.lookout.foresee(self._turn_of(moment)) if self.lookout and honest else True
 
     def _flies(self, moment: Moment) -> bool:
         """Is the training that this moment ends still under way?"""
@@ -443,6 +504,10 @@ class Simulation:
     def _tick(self, began: float) -> None:
         self.totals = replace(self.totals, wall_seconds=time.perf_counter() - began)
 
+    def _lookout(self) -> Lookout | None:
+        watch, table = self.experiment.watch, self.evaluation.turns
+        return Lookout(watch, self.world, self.seed, table) if watch and table else None
+
     def _export(self, lengths: Mapping[str, int]) -> Export:
         tables = (self._table("distributions", DISTRIBUTIONS, lengths), self._table("shares", SHARES, lengths))
         return Export(*tables, self.folder.path / "matrices" if self.folder else None)
@@ -486,6 +551,7 @@ class Simulation:
             "rounds": self.coordinator.state.rounds,
             "estimates": totals.estimates,
             **self.evaluation.summary(self.coordinator, totals.uploads, self.experiment.target),
+            **self._summary_of_turns(),
             "bytes_up": totals.bytes_up,
             "bytes_down": totals.bytes_down,
             "transfers": (totals.bytes_up + totals.bytes_down) / (4 * self.coordinator.state.layout.size),
@@ -500,6 +566,13 @@ class Simulation:
             "peak_mb": round(peak_mb() + self.executor.peak_mb(), 1),
             **({"profile": self._profile()} if self.profile else {}),
         }
+
+    def _summary_of_turns(self) -> dict[str, Any]:
+        """What clients decided by, and what that was worth."""
+        watch, table = self.experiment.watch, self.evaluation.turns
+        if watch is None or table is None:
+            return {}
+        return {"watch": watch.words, **detection(table, detects=watch.detector is not None)}
 
     def _summary_of_hostile(self) -> dict[str, Any]:
         """How many clients attacked, how many of their uploads were accepted, and how many refused by which error."""
