@@ -46,10 +46,21 @@ export function points(source, name) {
 export function rate(source) {
   const series = source.series.get("uploads");
   if (!series || !series.points.size) return [];
-  const times = [...series.points.keys()].sort((a, b) => a - b), { step } = series, wall = source.about.clock === "wall";
-  const now = wall && source.about.live ? Math.floor(Date.now() / 1000 / step) * step : times[times.length - 1];
-  const steps = Math.round((now - times[0]) / step), counts = new Map([...series.points].map(([time, [, count]]) => [Math.round((time - times[0]) / step), count]));
-  return Array.from({ length: Math.max(1, Math.min(steps, 600)) }, (_, i) => [times[0] + i * step, ((counts.get(i) || 0) * (wall ? 60 : 1)) / step]);
+  const times = [...series.points.keys()].sort((a, b) => a - b), [first] = times, wall = source.about.clock === "wall";
+  const now = wall && source.about.live ? Math.floor(Date.now() / 1000 / series.step) * series.step : times[times.length - 1];
+  const step = wide(series.step, now - first, wall ? 240 : 60), counts = new Map();
+  for (const [time, [, count]] of series.points) {
+    const at = Math.floor((time - first) / step + 1e-6);
+    counts.set(at, (counts.get(at) || 0) + count);
+  }
+  const steps = Math.max(1, Math.floor((now - first) / step + 1e-6));
+  return Array.from({ length: steps }, (_, i) => [first + i * step, ((counts.get(i) || 0) * (wall ? 60 : 1)) / step]);
+}
+
+/** A step doubled until at most so many cover a span: a series with gaps has few points, and may last long. */
+function wide(step, span, most) {
+  while (span / step > most) step *= 2;
+  return step;
 }
 
 /** The mean over clusters of a kind of series, at every time that any of them has; the last known value of each counts. */
