@@ -270,3 +270,14 @@ def test_a_setting_of_another_algorithm_or_world_says_whose_it_is(change, words)
     with pytest.raises(SettingError) as caught:
         load("digits-2", ["algorithm.name=fedavg", change])
     assert words in str(caught.value)
+
+
+def test_uploads_that_would_have_no_effect_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"lasts 1600 turns, so uploads has no effect\. Set turns instead"):
+        load("drift-sudden", ["uploads=40"])
+    with pytest.raises(SettingError, match="lasts 1600 turns"):
+        simulate("drift-sudden", uploads=40)
+    turning = ["uploads=40", "turns=200", "watch.when=always"]
+    with pytest.raises(SettingError, match="lasts 200 turns"):
+        load("digits-4", turning)
+    assert load("digits-4", turning[1:]).turns == 200  # what the preset says of uploads is only a default

@@ -102,7 +102,15 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
         raise SettingError(f"changes must be a list, not {changes!r}", f"Write changes=[{changes!r}]")
     tables = scaled(tables, changes)
     apply(tables, changes, default=DEFAULT)
+    if any(change.partition("=")[0].strip() == "uploads" for change in changes):
+        _check_length(tables.get("turns"))
     return {"name": name, **tables}
+
+
+def _check_length(turns: int | None) -> None:
+    """Refuse uploads that somebody asked for, where a run lasts turns; those of a preset are only a default."""
+    if turns is not None:
+        raise SettingError(f"The run lasts {turns} turns, so uploads has no effect", "Set turns instead")
 
 
 def build(tables: Mapping[str, Any]) -> Experiment:
@@ -233,6 +241,8 @@ def simulate(
         chosen = _replaced(experiment, algorithm, given, changes)
     else:
         chosen = _composed(experiment, algorithm, given, changes)
+    if uploads is not None:
+        _check_length(chosen.turns)
     folder = Path(out) if out is not None else None
     run = run_experiment(
         chosen,
