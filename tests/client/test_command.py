@@ -104,7 +104,7 @@ def test_when_it_refreshes_only_if_the_data_drift_also_after_a_restart(server, t
     lines = [json.loads(line) for line in told]
     assert [line["refreshed"] for line in lines] == [True, *[False] * 6, True, False]
     assert lines[1]["reason"] == "no drift was found"
-    assert lines[7]["reason"].startswith("ks found drift: the features changed in ") and lines[7]["helped"]
+    assert lines[7]["reason"].startswith("ks found drift: the features changed in ") and lines[7]["outcome"]
     assert (lines[0]["answered"], lines[7]["answered"]) == (1, 2)
 
 

@@ -167,7 +167,7 @@ def test_the_loop_refreshes_only_when_it_should_and_says_why(home) -> None:
     assert [line["refreshed"] for line in told] == [True, False, False, True, False]
     assert told[0]["reason"] == "there is no model here yet"
     assert told[1] == {"client": "c0", "samples": 100, "refreshed": False, "reason": "no drift was found"}
-    assert told[3]["reason"].startswith("ks found drift") and told[3]["helped"].startswith("helped: ")
+    assert told[3]["reason"].startswith("ks found drift") and told[3]["outcome"].startswith("helped: ")
     assert told[3]["gain"] == pytest.approx(watch.history[1].gain)
     assert [line["answered"] for line in told if line["refreshed"]] == [1, 2]
     assert changed == [False, True]  # the server is told of drift

@@ -108,7 +108,7 @@ def _watched(watch: Watch, held: Refreshed) -> Told:
     """Why there was a refresh, and whether it helped."""
     record = watch.refreshed(held)
     told: Told = {"refreshed": True, "reason": watch.decision.reason}
-    return told | ({"helped": str(record), "gain": record.gain} if record is not None else {})
+    return told | ({"outcome": str(record), "gain": record.gain} if record is not None else {})
 
 
 def _choice(held: Refreshed, accept: Accept) -> Told:
