@@ -49,7 +49,9 @@ def test_it_works_offline_in_between(home) -> None:
     home.wire.cut = 10**6
     offline = home.session(patience=0.3)
     assert np.array_equal(offline.held()[0][1], held)
-    with pytest.raises(Unreachable, match=r"No answer from http://test in .* Try again later"):
+    with pytest.raises(
+        Unreachable, match=r"No answer from http://test in .* Check that the server runs, and its address"
+    ):
         offline.refresh(home.learner())
 
 

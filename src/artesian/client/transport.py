@@ -187,7 +187,10 @@ def tls_problem(error: BaseException) -> str:
 def _unreachable(error: Exception, url: str, patience: float) -> Unreachable:
     if problem := tls_problem(error):
         return Unreachable(f"No secure connection to {url}: {problem}", TLS_REMEDIES.get(problem.split(" (")[0], TRUST))
-    return Unreachable(f"No answer from {url} in {patience:g} s ({type(error).__name__})", "Try again later")
+    remedy = (
+        "Check that the server runs, and its address" if isinstance(error, httpx.ConnectError) else "Try again later"
+    )
+    return Unreachable(f"No answer from {url} in {patience:g} s ({type(error).__name__})", remedy)
 
 
 def _trusting(ca: Path, url: str) -> ssl.SSLContext:

@@ -127,7 +127,7 @@ class FederationView:
     def member(self, client: ClientId) -> Member:
         """What is known of a client; a stranger is refused."""
         if client not in self._members:
-            raise UnknownClient(f"Nobody joined under the id {client!r}", "Join first")
+            raise UnknownClient(f"Nobody joined under the id {client!r}", "Join first, or check the id")
         return self._members[client]
 
     def known(self, client: ClientId) -> Member | None:
