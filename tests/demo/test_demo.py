@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 import artesian.demo
 from artesian import cli
-from artesian.demo import conductor
+from artesian.demo import conductor, screen
 from artesian.demo.audit import Audit
 from artesian.demo.processes import Attendant
-from artesian.demo.records import Records
+from artesian.demo.records import Figures, Records
 from artesian.errors import MissingExtra, RunExists, ServerFailed, SettingError, StorageError, StoreDamaged, WorkerLost
 
 SMALL = ("--clients", "4", "--seconds", "2")
@@ -355,3 +355,18 @@ def test_a_record_that_makes_no_sense_is_refused(tmp_path, text) -> None:
     (tmp_path / "c000.jsonl").write_text(text)
     with pytest.raises(StorageError, match="which no client of the demo writes"):
         Records(tmp_path).read()
+
+
+def test_a_plain_line_is_short_and_the_last_screen_has_every_figure(monkeypatch, capsys, tmp_path) -> None:
+    figures = Figures(63, 0.864, 0.866, 0.13, 0.49, 600_000, 800_000, 63, (0.863, 0.884))
+    monkeypatch.setattr(Records, "figures", lambda _: figures)
+    monkeypatch.setattr(screen, "EVERY", 0.0)
+    shown = screen.Screen(("k0", "k1", "k2", "k3"), 9_640)
+    progress = screen.DemoProgress(shown, 30.0)
+    progress.show(Records(tmp_path), 1.0)
+    line = capsys.readouterr().err
+    assert line.endswith(
+        "uploads 63 acknowledged; accuracy 0.864 before a refresh, 0.866 after it; "
+        "mixtures KL 0.13 from the true ones, 0.49 for an even guess\n"
+    )
+    assert set(shown.figures(figures)) > set(screen.PLAIN)

@@ -97,7 +97,7 @@ class _Play:
 
     def _stay(self) -> None:
         """Let clients come and go until somebody presses Ctrl-C."""
-        self.progress.tell(f"everything goes on until Ctrl-C; the live page is at {self.url}")
+        self.progress.tell(f"everything goes on until Ctrl-C; the live page is at {self.url}/")
         self.deadline = inf
         with suppress(KeyboardInterrupt):
             self._watch(lambda: False)
@@ -156,7 +156,9 @@ class _Play:
         self.progress.tell(f"the server was killed with SIGKILL; acknowledged: {acknowledged}, on their way: {cut}")
         self._serve()
         down = time.monotonic() - began
-        self.progress.tell(f"it answers again, on the same store and port, after {down:.1f} s")
+        self.progress.tell(
+            f"it answers again, on the same store and port, after {down:.1f} s; sign in to its page again"
+        )
         return f"1 with SIGKILL: uploads on their way: {cut}; answering again after {down:.1f} s"
 
     def _caught(self) -> dict[ClientId, int]:

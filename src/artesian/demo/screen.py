@@ -17,6 +17,7 @@ from artesian.demo.audit import Audit
 from artesian.demo.records import RECENT, Figures, Records
 
 EVERY = 5.0  # seconds between two plain lines
+PLAIN = ("uploads", "accuracy", "mixtures")  # figures of a plain line; the last screen has all
 ROWS = 12  # clients in the table at most
 
 
@@ -102,4 +103,4 @@ class DemoProgress:
             self.live.update(Group(bar, Text(lines), table), refresh=True)
         elif words and time.monotonic() - self._said >= EVERY:
             self._said = time.monotonic()
-            self.tell("; ".join(f"{key} {text}" for key, text in words.items()))
+            self.tell("; ".join(f"{key} {words[key]}" for key in PLAIN))
