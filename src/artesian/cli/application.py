@@ -18,6 +18,7 @@ from artesian.errors import ArtesianError, ChangedSince, FellBack, StartedAfresh
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",  # lines of a paragraph are joined and fill the width of the terminal
     help="Federated learning on tap: simulate and compare algorithms, serve a federation, run its clients.",
     epilog="Try it: artesian demo, then artesian simulate digits-4 --out runs/first",
 )
