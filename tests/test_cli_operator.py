@@ -81,7 +81,8 @@ def test_every_command_on_a_stopped_store(served, tmp_path, monkeypatch) -> None
     with pytest.raises(SettingError, match="No member is called 'nobody'"):
         run("members", "show", "nobody", *there[:2])
     assert json.loads(run("members", "show", "c1", *there[:2]))["answered"] == 3
-    run("models", "export", "store", "models.safetensors")
+    told = run("models", "export", "store", "models.safetensors")
+    assert told == f"models.safetensors: {(tmp_path / 'models.safetensors').stat().st_size:,} bytes\n"
     assert "k0/weight" in load_file(tmp_path / "models.safetensors")
     assert json.loads(run("members", "quarantine", "c0", *there))["event"] == 9
     assert json.loads(run("rollback", "--to", "6", *there, "--why", "a test"))["event"] == 10

@@ -220,7 +220,9 @@ def export_models(
 
     remote = source.startswith(("http://", "https://"))
     target = Target(source if remote else None, None if remote else Path(source), None, token, token_file, ca)
-    write_file(to, target.ask("GET", "/v1/models") if remote else _stored_models(Path(source)))
+    models = target.ask("GET", "/v1/models") if remote else _stored_models(Path(source))
+    write_file(to, models)
+    out.print(f"{to}: {len(models):,} bytes", highlight=False, markup=False)
 
 
 def _stored_models(store: Path) -> bytes:

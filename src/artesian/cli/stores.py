@@ -38,7 +38,7 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
     print_table(["member", "samples", "answered", "open task", "standing", "mixture"], members, words=["mixture"])
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
-    out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)
+    out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}".strip() for e in told["last"]), highlight=False)
 
 
 @app.command(rich_help_panel="Federations")
