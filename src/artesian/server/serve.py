@@ -102,6 +102,8 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens to them, and once more when it is done
         signal.signal(number, stop)
     say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=cert is not None)}")
+    if settings.page:
+        say("the live page is at the same address: open it in a browser, and sign in with an admin token")
     if not tokens.all():
         say(f"no tokens yet: artesian token make {folder} NAME makes one")
     start_logging(settings.log)
