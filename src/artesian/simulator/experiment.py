@@ -241,7 +241,7 @@ class Experiment:
         name, clients, world = self.algorithm.name, len(self.world.names), self.world.describe()["name"]
         lines = [f"{self.name}: {name}, {clients} clients of the world {world}, {self.length}", self.start.words(sizes)]
         if self.watch is not None:
-            lines.append(f"Clients decide at every turn whether to refresh: {self.watch.words}")
+            lines.append(f"clients decide at every turn whether to refresh: {self.watch.words}")
         if len(sizes) <= 1 and self.algorithm.stands_for:
             found = (
                 "until it finds kinds of clients" if self.algorithm.finds_clusters(1) else "and no mixture to estimate"
