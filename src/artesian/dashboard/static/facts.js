@@ -42,12 +42,12 @@ export function points(source, name) {
   return [...series.points].map(([time, [mean]]) => [time, mean]).sort((a, b) => a[0] - b[0]);
 }
 
-/** Uploads a minute, or per unit of virtual time; zeros where nobody came. The step under way is left out. */
-export function rate(source) {
+/** Uploads a minute, or per unit of virtual time; zeros where nobody came, up to `end`. The step under way is left out. */
+export function rate(source, end = 0) {
   const series = source.series.get("uploads");
   if (!series || !series.points.size) return [];
   const times = [...series.points.keys()].sort((a, b) => a - b), [first] = times, wall = source.about.clock === "wall";
-  const now = wall && source.about.live ? Math.floor(Date.now() / 1000 / series.step) * series.step : times[times.length - 1];
+  const now = wall && source.about.live ? Math.floor(Date.now() / 1000 / series.step) * series.step : Math.max(end, times[times.length - 1]);
   const step = wide(series.step, now - first, wall ? 240 : 60), counts = new Map();
   for (const [time, [, count]] of series.points) {
     const at = Math.floor((time - first) / step + 1e-6);
@@ -56,6 +56,9 @@ export function rate(source) {
   const steps = Math.max(1, Math.floor((now - first) / step + 1e-6));
   return Array.from({ length: steps }, (_, i) => [first + i * step, ((counts.get(i) || 0) * (wall ? 60 : 1)) / step]);
 }
+
+/** The last moment of which a source has a point in any curve. */
+export const endOf = (source) => [...source.series.values()].reduce((end, { points }) => Math.max(end, ...points.keys()), 0);
 
 /** A step doubled until at most so many cover a span: a series with gaps has few points, and may last long. */
 function wide(step, span, most) {

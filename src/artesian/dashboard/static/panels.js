@@ -1,7 +1,7 @@
 // Everything of the page that is drawn from facts: tiles, charts, events, refusals.
 
 import { h, s, find, setText, number, moment, empty } from "./dom.js";
-import { points, rate, mean, clustersOf, gainOf } from "./facts.js";
+import { points, rate, endOf, mean, clustersOf, gainOf } from "./facts.js";
 import { lineChart, barChart } from "./charts.js";
 import { drawMap } from "./map.js";
 
@@ -9,7 +9,8 @@ const BINS = 16, SAME = 1e-9;
 
 export function drawTiles(source) {
   const { totals } = source, rates = rate(source), wall = source.about.clock === "wall";
-  const recent = rates.slice(-Math.max(1, Math.round(60 / (source.series.get("uploads")?.step || 60))));
+  const step = rates.length > 1 ? rates[1][0] - rates[0][0] : 60;
+  const recent = rates.slice(-Math.max(1, Math.round(60 / step)));
   const a_minute = recent.length ? recent.reduce((sum, point) => sum + point[1], 0) / recent.length : 0;
   tiles([
     ["Clients here", totals.present ?? source.members.size, totals.members !== undefined && totals.members !== totals.present ? `of ${number(totals.members)}` : ""],
@@ -51,8 +52,9 @@ export function drawCurves(sources, source) {
   lineChart(find("loss"), { lines: losses, clock, label: "Loss of the clusters" });
   lineChart(find("accuracy"), { lines: scores, clock, label: "Scores of the clusters" });
   setText(find("uploads-title"), clock === "wall" ? "Uploads a minute" : "Uploads over virtual time");
-  const lines = [...sources.values()].map((one, i) => ({ name: several ? one.about.name : clock === "wall" ? "a minute" : "per unit of time", kind: `c${i % 10}`, points: rate(one) }));
-  lineChart(find("uploads"), { lines, clock, label: "Uploads", floor: 0, area: !several, digits: 1 });
+  const end = clock === "wall" ? 0 : Math.max(...[...sources.values()].map(endOf)); // runs over each other have one axis
+  const lines = [...sources.values()].map((one, i) => ({ name: several ? one.about.name : clock === "wall" ? "a minute" : "per unit of time", kind: `c${i % 10}`, points: rate(one, end) }));
+  lineChart(find("uploads"), { lines, clock, label: "Uploads", floor: 0, area: !several, digits: clock === "wall" ? 1 : 2 });
 }
 
 export function drawBars(source) {
