@@ -281,3 +281,8 @@ def test_uploads_that_would_have_no_effect_are_refused() -> None:
     with pytest.raises(SettingError, match="lasts 200 turns"):
         load("digits-4", turning)
     assert load("digits-4", turning[1:]).turns == 200  # what the preset says of uploads is only a default
+
+
+def test_a_wrong_deployment_setting_is_named_as_it_was_given() -> None:
+    with pytest.raises(SettingError, match=r"^page must be true or false, not 'maybe'"):
+        load_served("digits-2", ["page=maybe"])

@@ -432,3 +432,8 @@ def test_what_is_no_finished_run_is_refused(tmp_path) -> None:
     told = CliRunner().invoke(cli.app, ["report", str(tmp_path), "--out", str(tmp_path / "page.html")])
     assert "No finished run in" in str(told.exception)
     assert tables([]) == {}
+
+
+def test_a_figure_that_an_attack_blew_up_is_only_its_size() -> None:
+    row = {"seeds": 1, "lacking": {}, "discrepancy": [1966754315079567360.0, 0.0], "kl": [0.1254, 0.0]}
+    assert cells(row, ["discrepancy", "kl"]) == ["1.97e+18", "0.125"]

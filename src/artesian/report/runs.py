@@ -220,9 +220,14 @@ def _cell(row: Row, key: str) -> str:
     if row[key] is None:
         return "-"
     count, digits = row["seeds"] - row["lacking"].get(key, 0), DIGITS.get(key, 3)
-    mean, spread = (f"{value * UNITS.get(key, 1.0):.{digits}f}" for value in row[key])
+    mean, spread = (_figure(value * UNITS.get(key, 1.0), digits) for value in row[key])
     told = f"{mean}±{spread}" if count > 1 else mean
     return f"{told} (of {count})" if key in row["lacking"] else told
+
+
+def _figure(value: float, digits: int) -> str:
+    """With so many digits after the point; what an attack blew up is only its size."""
+    return f"{value:.{digits}f}" if abs(value) < 1e9 else f"{value:.2e}"
 
 
 def _spread(values: Sequence[float]) -> list[float] | None:
