@@ -58,6 +58,12 @@ def test_help_teaches_every_command() -> None:
         assert CliRunner().invoke(cli.app, [command, "--help"]).exit_code == 0
 
 
+def test_help_shows_brackets_and_fills_the_width() -> None:
+    wide = {"COLUMNS": "300"}
+    assert "[default: processes with workers, else inline]" in artesian("simulate", "--help", **wide).stdout
+    assert "The server is killed with SIGKILL while clients" in artesian("demo", "--help", **wide).stdout
+
+
 def test_the_version() -> None:
     assert artesian("--version").stdout.startswith("artesian 0.")
 
