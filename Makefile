@@ -12,7 +12,7 @@ EXTRAS ?= torch,sim,client,server,report,drift,dev
 # Hundreds of processes start in the tests and benchmarks: none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-drift constraints clean
+.PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-drift bench-page screenshots constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -27,6 +27,8 @@ help:
 	@echo "make bench-simulator  of them: all about the simulator, other simulators included"
 	@echo "make bench-service  of them: the HTTP service under load"
 	@echo "make bench-capacity  what a server takes, by model, cores and measurers"
+	@echo "make bench-page   what the live page costs a server"
+	@echo "make screenshots  the pictures of the live page in the documentation"
 	@echo "make bench-drift  drift detectors: false alarms, delays, costs"
 	@echo "make constraints  refresh constraints.txt"
 
@@ -118,6 +120,12 @@ bench-drift: $(VENV)/.dev
 
 bench-capacity: $(VENV)/.dev
 	@$(BIN)/python benchmarks/capacity.py $(ARGS)
+
+bench-page: $(VENV)/.dev
+	@$(BIN)/python benchmarks/page.py $(ARGS)
+
+screenshots: $(VENV)/.dev
+	@$(BIN)/python tools/screenshots.py
 
 constraints: | $(BIN)/python
 	@$(BIN)/python tools/constraints.py

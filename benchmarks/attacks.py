@@ -3,7 +3,7 @@
 A cell is digits-4 with some of every twenty clients hostile. Every cell and seed is a run of its own below --runs, is
 resumed if it was interrupted, and adds one line to benchmarks/results/attacks.jsonl when it ends; lines that are there
 are not run again. The table shows the points of accuracy that honest clients lose against the same run without
-attacker, in which all clients are honest.
+attacker, in which all clients are honest; and of that run, how many uploads were set aside all the same.
 
     python benchmarks/attacks.py --defence nothing --hostile 1 --seeds 0
     python benchmarks/attacks.py --methods confluence,cdfl --attacks x10,flood --hostile 1,2,5 --seeds 0,1,2 --jobs 2
@@ -115,6 +115,8 @@ def summary_of(cell: Cell, runs: Path) -> Mapping[str, Any]:
 def record(cell: Cell, summary: Mapping[str, Any], results: Path = RESULTS) -> None:
     """Add the line of a cell that ended."""
     figures = {key: summary[key] for key in KEPT if summary.get(key) is not None}
+    if "notes" in summary:
+        figures["set_aside"] = summary["notes"].get("set_aside", 0.0)
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("a") as file:
         file.write(json.dumps({**asdict(cell), **figures}) + "\n")
@@ -141,6 +143,7 @@ def shown(wanted: Sequence[Cell], results: Path = RESULTS) -> Iterator[str]:
         yield "|---" * (len(methods) + 1) + "|"
         whole = [[cell.unattacked for cell in some if cell.method == method] for method in methods]
         yield "| none: accuracy | " + " | ".join(_accuracy(of, known) for of in whole) + " |"
+        yield "| none: set aside, % | " + " | ".join(_set_aside(of, known) for of in whole) + " |"
         for attack in dict.fromkeys(cell.attack for cell in some):
             rows = [[c for c in some if (c.attack, c.method) == (attack, method)] for method in methods]
             yield f"| {attack} | " + " | ".join(_lost(of, known) for of in rows) + " |"
@@ -150,6 +153,14 @@ def _accuracy(some: Sequence[Cell], known: Mapping[Cell, Mapping[str, Any]]) -> 
     """The mean accuracy of honest clients, in percent."""
     scores = [known[cell][SCORE] for cell in dict.fromkeys(some) if cell in known]
     return f"{100 * mean(scores):.1f}" if scores else "-"
+
+
+def _set_aside(some: Sequence[Cell], known: Mapping[Cell, Mapping[str, Any]]) -> str:
+    """How many of the uploads were set aside though all clients are honest, in percent."""
+    shares = [
+        known[c]["set_aside"] / known[c]["uploads"] for c in dict.fromkeys(some) if "set_aside" in known.get(c, {})
+    ]
+    return f"{100 * mean(shares):.1f}" if shares else "-"
 
 
 def _lost(some: Sequence[Cell], known: Mapping[Cell, Mapping[str, Any]]) -> str:

@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.heavy  # they start whole measurements, small as they are
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SCRIPTS = ("w1", "peers", "scaling", "simulator", "service")
+SCRIPTS = ("w1", "peers", "scaling", "simulator", "service", "page")
 
 
 @pytest.fixture(autouse=True)
@@ -326,12 +326,14 @@ def test_the_attack_table_shows_points_lost(tmp_path) -> None:
     wanted = cells(["nothing"], ["cdfl", "fedavg"], ["x10", "flood"], [1], [0, 1])
     for cell in wanted[:4] + wanted[6:8]:  # both without attacker, x10; then without attacker again
         lost = 0.125 if cell.hostile else 0.0
-        record(cell, {"client_after": 0.875 - lost, "hostile": 4, "wall_seconds": 9}, results)
+        honest = {} if cell.hostile or cell.method == "fedavg" else {"uploads": 200, "notes": {"set_aside": 3.0}}
+        record(cell, {"client_after": 0.875 - lost, "hostile": 4, "wall_seconds": 9, **honest}, results)
     record(wanted[4], {"ended": "NotFinite: The model holds nan."}, results)
     assert list(recorded(results)) == [*wanted[:4], *wanted[6:8], wanted[4]]
     assert [line for line in shown(wanted, results) if line.startswith("| ")] == [
         "| attack | cdfl | fedavg |",
         "| none: accuracy | 87.5 | 87.5 |",
+        "| none: set aside, % | 1.5 | - |",
         "| x10 | 12.5 | 12.5 |",
         "| flood | ended | - |",
     ]

@@ -33,7 +33,7 @@ LEVELS = [
         )
     },
     {"algorithms", "engine"},
-    {"learners", "data", "execution", "drift"},
+    {"learners", "data", "execution", "drift", "dashboard"},
     {"client", "server", "simulator"},
     {"config", "report", "leagues", "testing", "demo", "cli"},
 ]

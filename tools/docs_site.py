@@ -20,7 +20,8 @@ INDEX = Path("docs/README.md")
 API = Path("docs/reference/api.md")
 NAMES = Path("src/artesian/__init__.pyi")
 ALGORITHMS = Path("src/artesian/algorithms/__init__.py")
-LINK = re.compile(r"(?<!!)(\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?\)")
+ANY = re.compile(r"(\[[^\]]*\]\()([^)#\s]+)(#[^)\s]*)?\)")  # pictures are among them
+LINK = re.compile(rf"(?<!!){ANY.pattern}")
 LANGUAGES = {".py": "python", ".pyi": "python", ".mjs": "javascript", ".toml": "toml", ".cff": "yaml"}
 
 
@@ -80,7 +81,7 @@ def place(path: Path) -> Path:
 
 
 def relinked(markdown: str, path: Path) -> str:
-    """The text of a file with its links as they must be at its place on the site."""
+    """The text of a file with its links and pictures as they must be at its place on the site."""
 
     def new(link: re.Match[str]) -> str:
         target = _target(link, path)
@@ -88,7 +89,7 @@ def relinked(markdown: str, path: Path) -> str:
             return link[0]
         return f"{link[1]}{relpath(place(target), place(path).parent)}{link[3] or ''})"
 
-    return LINK.sub(new, markdown)
+    return ANY.sub(new, markdown)
 
 
 def linked_files() -> list[Path]:

@@ -113,11 +113,21 @@ def test_sharing_decides_how_much_all_clusters_take() -> None:
 def test_clusters_come_together_while_replies_do_not_reach_for_them(chosen: float, first: float) -> None:
     """The step is .1 and both are 2 from their trunk: they go .1 of the way where the trunk was given."""
     memo = {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": chosen, "losses": {}}
-    sent = upload(vector(2, 0), vector(2, 0), memo=memo)
-    step = oracle().fold(two(late=[40] * 101), [sent])
-    assert numbers(step) == {"k0": pytest.approx([first, 0]), "k1": pytest.approx([4 - first, 0])}
-    apart = oracle(fade=0.0).fold(two(late=[40] * 101), [sent])
-    assert numbers(apart) == {"k0": [0, 0], "k1": [4, 0]}
+    sent = upload(vector(2, 1), vector(2, 0), memo=memo)
+    step = oracle(sharing=1.0).fold(two(late=[40] * 101), [sent])
+    assert numbers(step) == {"k0": pytest.approx([first, 0.1]), "k1": pytest.approx([4 - first, 0.1])}
+    apart = oracle(sharing=1.0, fade=0.0).fold(two(late=[40] * 101), [sent])
+    assert numbers(apart) == {"k0": pytest.approx([0, 0.1]), "k1": pytest.approx([4, 0.1])}
+
+
+@pytest.mark.parametrize(("length", "moved"), [(0.0, (0.0, 0.0)), (0.1, (0.1 * 20 / 401**0.5, 0.1 / 401**0.5))])
+def test_clusters_come_together_no_farther_than_the_change_is_long(length: float, moved: tuple[float, float]) -> None:
+    """Alone it would move them by (.2, .1 length); a member pays for the length of its change and for nothing else."""
+    memo = {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": 0.0, "losses": {}}
+    sent = upload(vector(2, length), vector(2, 0), memo=memo)
+    step = oracle(sharing=1.0).fold(two(late=[40] * 101), [sent])
+    x, y = moved
+    assert numbers(step) == {"k0": pytest.approx([x, y]), "k1": pytest.approx([4 - x, y])}
 
 
 def test_the_pull_follows_from_how_far_trainings_move_a_parameter() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import sqlite3
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
@@ -108,6 +110,24 @@ def test_the_demo_loses_nothing_and_says_so(performed) -> None:
     for words in ("4 clients are started", "killed with SIGKILL", "answers again, on the same store and port"):
         assert words in told.stderr, words
     assert "\x1b" not in told.stdout + told.stderr
+
+
+@pytest.mark.heavy
+def test_a_demo_that_stays_serves_its_page_until_it_is_interrupted(temporary) -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with demo(temporary, "--clients", "2", "--seconds", "1", "--stay", **pipes) as process:
+        said = ""
+        while "everything goes on until Ctrl-C" not in said:
+            line = process.stderr.readline()
+            assert line, said
+            said += line
+        url, token = re.search(r"live page is at (http://\S+)/ while it runs: sign in with (\S+)", said).groups()
+        reply = httpx.post(f"{url}/page/login", json={"token": token}, headers={"origin": url}, trust_env=False)
+        assert (reply.status_code, reply.json()["by"]) == (200, "demo-page")
+        process.send_signal(signal.SIGINT)
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "0 acknowledged uploads lost, 0 applied twice" in told
 
 
 @pytest.mark.heavy

@@ -40,7 +40,7 @@ ROWS = {
     "mutations-http": Row("P8", "mutated bodies sent to a server", 300, 10_000),
     "mutations-decode": Row("P8", "mutated bodies decoded in process", 2000, 200_000),
     "examples": Row("P9", "requests made up from the server's own description", 200, 6000),
-    "credentials": Row("P10", "bad credentials on every route", 14, 14),
+    "credentials": Row("P10", "bad credentials on every route", 16, 16),
     "sequences": Row("P11", "sequences of acts under all credentials (20 or 50 steps)", 10, 200),
     "canaries": Row("P12", "secrets used everywhere and searched everywhere", 20, 200),
     "flips": Row("P13", "stores with a byte flipped", 50, 1000),

@@ -1,9 +1,11 @@
-"""P10: a bad credential gets 401 and nothing else, on every route but the probes."""
+"""P10: a bad credential gets 401 and nothing else, on every route but the probes and the files of the live page."""
 
 import pytest
 from promises.federation import SECRET
 
+from artesian.dashboard.assets import assets
 from artesian.server.hashing import fingerprint
+from artesian.server.page_routes import COOKIE, CSRF
 
 BAD = [
     {},
@@ -20,12 +22,14 @@ BAD = [
     {"authorization": "Bearer null"},
     {"authorization": "Bearer ' OR 1=1 --"},
     {"authorization": "Bearer geheimnis mit ümlaut".encode()},
+    {"cookie": f"{COOKIE}=", "sec-fetch-site": "same-origin", CSRF: ""},
+    {"cookie": f"{COOKIE}={SECRET}", "sec-fetch-site": "same-origin", CSRF: SECRET},
 ]
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/healthz", "/readyz", *(f"/{path}" for path in assets())}
 
 
 @pytest.mark.parametrize("headers", BAD, ids=str)
-def test_every_route_but_the_probes_answers_401_to_a_bad_credential(server, promise, headers) -> None:
+def test_every_route_but_probes_and_files_answers_401_to_a_bad_credential(server, promise, headers) -> None:
     assert promise("credentials") == len(BAD)
     check_routes(server, headers)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import sqrt
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -212,7 +213,9 @@ class Confluence(Estimates):
             k: moved(state.layout, cluster.params, change, step * part, m.upload.params)
             for (k, cluster), part in zip(state.clusters.items(), parts.tolist(), strict=True)
         }
-        clusters = _drawn_together(state.layout, clusters, self.fade * step * (1 - _reached(m)))
+        if (by := self.fade * step * (1 - _reached(m))) and len(clusters) > 1:
+            longest = sqrt(dot(state.layout, change, change))
+            clusters = _bounded(state, _drawn_together(state.layout, clusters, by), longest)
         memory["moves"] = np.append(state.memory["moves"], _distance_moved(state.layout, change))[-REMEMBERED:]
         notes |= {"step": step, "done": done, "pull": self.pull(state)}
         return self._regrouped(state, m, Step(clusters, mixtures, memory, notes))
@@ -285,10 +288,17 @@ def _reached(m: Measured) -> float:
 
 def _drawn_together(layout: Layout, clusters: dict[ClusterId, Params], by: float) -> dict[ClusterId, Params]:
     """The clusters, this part of the way nearer to their trunk: what helps nobody must not wander off."""
-    if by == 0 or len(clusters) == 1:
-        return clusters
     trunk = average(layout, list(clusters.values()))
     return {k: toward(layout, params, trunk, min(1.0, by)) for k, params in clusters.items()}
+
+
+def _bounded(state: State, clusters: dict[ClusterId, Params], longest: float) -> dict[ClusterId, Params]:
+    """The clusters, none of them farther from where it was than the change is long: all that its member pays for."""
+    moves = {k: distance(state.layout, state.clusters[k].params, params) for k, params in clusters.items()}
+    return {
+        k: toward(state.layout, state.clusters[k].params, params, longest / moves[k]) if moves[k] > longest else params
+        for k, params in clusters.items()
+    }
 
 
 def _distance_moved(layout: Layout, change: Params) -> float:

@@ -65,6 +65,7 @@ class Client(Session):
         tune: int = 0,
         accept: Accept = "better",
         hold_back: float = SHARE,
+        report: bool = False,
         loss: Callable[..., Any] | None = None,
         optimizer: Callable[..., Any] | None = None,
         **options: Any,
@@ -81,12 +82,14 @@ class Client(Session):
                 used before, judged on data held back from training. "always" returns what came back, and holds nothing
                 back; so does "better" where too few data can be held back. `why` of the result says so.
             hold_back: The share of the data to hold back, above 0 and at most 0.5.
+            report: Tell the server, with the next upload, how this refresh changed the score on the data held back, and
+                whether `changed` was given: its operator sees them on the live page. Off unless asked for.
             loss: With a network: a function of output and target that gives one number per sample.
             optimizer: With a network: a function from its parameters to a torch optimiser, instead of the task's.
             options: With a network: options of `TorchModel`.
         """
         how: dict[str, Any] = {"wait": wait, "changed": changed, "tune": tune}
-        how |= {"accept": accept, "hold_back": hold_back}
+        how |= {"accept": accept, "hold_back": hold_back, "report": report}
         if loader is None:
             if loss or optimizer or options or not isinstance(learner, Learner):
                 problem = f"refresh got a {type(learner).__name__} without a loader"

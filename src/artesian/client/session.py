@@ -9,7 +9,7 @@ first: an upload that was taken is dropped once the client chose what it uses, o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -23,6 +23,7 @@ from artesian.client.drawn import Drawn
 from artesian.client.identity import identity_in
 from artesian.client.in_use import NOT_JUDGED, InUse, Refreshed, split_for
 from artesian.client.layout import layout_in
+from artesian.client.reporting import Reports, with_metrics
 from artesian.client.spool import Spool
 from artesian.client.transport import Transport
 from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Recipe, Task, Upload, derive
@@ -75,7 +76,7 @@ class Session:
         with storage(home):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.client, self._secret = identity_in(home, transport.url, client)
-        self._in_use, self._fresh = InUse(home), Drawn(home)
+        self._in_use, self._fresh, self._reports = InUse(home), Drawn(home), Reports(home)
         self._moved: Moved | None = None  # from the task before the newest to the newest
 
     def __enter__(self) -> Self:
@@ -123,6 +124,7 @@ class Session:
         tune: int = 0,
         accept: Accept = "better",
         hold_back: float = SHARE,
+        report: bool = False,
     ) -> Refreshed:
         """Train by the task's recipe, upload, and return what to predict with now.
 
@@ -131,16 +133,21 @@ class Session:
         it is what came back. Without a task (a round is still open) it is what the client has. `changed` says that its
         data changed. Where a task only asks for an estimate and is answered with another, that is done at once, too.
         With `tune`, what comes back is also trained for so many epochs more on the learner's data; that stays here.
+        With `report`, the upload tells the server how the refresh before it went.
         """
         _check_tune(tune)
         split = split_for(learner, accept, hold_back, self.client)
         self._in_use.begin(self._drawn_or_nothing)
         task, self._moved = self.task(split.train.samples, wait, changed), None
         if task is not None:
-            return self._choose(self._answer(task, split.train), split, tune)
+            metrics = self._reports.metrics(changed) if report else {}
+            refreshed = self._choose(self._answer(task, split.train, metrics), split, tune)
+            if report:
+                self._reports.keep(refreshed.choice)
+            return refreshed
         return Refreshed(self.held(), Choice("previous", why="There is no task yet: a round is open"))
 
-    def _answer(self, task: Task, learner: Learner) -> Spool:
+    def _answer(self, task: Task, learner: Learner, metrics: Mapping[str, float]) -> Spool:
         """Do what is asked until a training was uploaded, or nothing more is asked: the last upload, now taken."""
         while True:
             spool = self._spool()
@@ -151,7 +158,7 @@ class Session:
                 begun = spool is not None
                 if spool is None:
                     fit = follow(self._recipe(task), self.layout, self.client, task, learner, self._notebook())
-                    spool = self._save(Spool.of(fit))
+                    spool = self._save(Spool.of(with_metrics(fit, metrics)))
                 answer = self._send(spool, begun)
             if answer is None or not _estimated(spool.upload):
                 return spool

@@ -67,7 +67,7 @@ def refresh(session: Any, model: Model, visit: Visit, traffic: Traffic) -> None:
     """Refresh on what the data are now, and score what the client had and has on test data of the same mixture."""
     test = model.learner(visit.test.x, visit.test.y)
     before = test.score(session.held())
-    refreshed = session.refresh(model.learner(visit.train.x, visit.train.y))
+    refreshed = session.refresh(model.learner(visit.train.x, visit.train.y), report=True)  # for the live page
     scores = {"before": before, "after": test.score(refreshed), "held_back": _held_back(refreshed)}
     mixtures = {"true": visit.mixture, "estimated": session.kept().mixture}
     say(acknowledged=traffic.number, **scores, **mixtures, up=traffic.up, down=traffic.down)

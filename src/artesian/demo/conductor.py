@@ -6,7 +6,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from math import inf
 from pathlib import Path
 from signal import SIG_IGN
 from typing import Any
@@ -31,8 +32,8 @@ PAUSES = (0.4, 1.6)  # mean seconds between two refreshes: every client's habit 
 DEAD = 1.0  # seconds the killed server is left lying
 
 
-def perform(clients: int, seconds: float, keep: Path | None = None) -> None:
-    """Serve, let clients come, kill the server in the middle, start it again, and count."""
+def perform(clients: int, seconds: float, keep: Path | None = None, stay: bool = False) -> None:
+    """Serve, let clients come, kill the server in the middle, start it again, and count; `stay` until Ctrl-C."""
     with handled(_interrupt), _folder(keep) as folder:
         err.print(
             "A server on this machine, and clients that are processes of their own, with digits in four\n"
@@ -43,7 +44,7 @@ def perform(clients: int, seconds: float, keep: Path | None = None) -> None:
         np.savez(folder / "digits.npz", x=digits.x, y=digits.y)
         with ExitStack() as processes:
             names = list(experiment(clients).world.names)[:clients]
-            kill = _Play(folder, processes, DemoProgress(_screen(), seconds), names).run()
+            kill = _Play(folder, processes, DemoProgress(_screen(), seconds), names).run(stay)
         check(folder, kill)
         if keep:
             out.print(f"kept          {keep}: artesian inspect {keep / 'store'}", highlight=False, markup=False)
@@ -67,7 +68,8 @@ class _Play:
     def __init__(self, folder: Path, processes: ExitStack, progress: DemoProgress, names: list[ClientId]) -> None:
         self.folder, self.processes, self.progress, self.names = folder, processes, progress, names
         self.records = Records(folder / "records")
-        self.token = Tokens(folder / "store" / "tokens.json").make("enrol", "demo")
+        tokens = Tokens(folder / "store" / "tokens.json")
+        self.token, self.admin = tokens.make("enrol", "demo"), tokens.make("admin", "demo-page")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = processes.enter_context(httpx.Client(base_url=self.url, timeout=1.0, trust_env=False))
@@ -77,7 +79,7 @@ class _Play:
         self.busy_since: float | None = None
         self.ending = False
 
-    def run(self) -> str:
+    def run(self, stay: bool = False) -> str:
         """From the first process to the last; what the kill cost."""
         if err.is_terminal:
             self.processes.enter_context(self.progress.live)
@@ -88,8 +90,18 @@ class _Play:
         seen = self._counts()
         self._watch(lambda: all(count > seen[name] for name, count in self._counts().items()))
         self._watch(lambda: self.busy >= seconds)
+        if stay:
+            self._stay()
         self._end()
         return kill
+
+    def _stay(self) -> None:
+        """Let clients come and go until somebody presses Ctrl-C."""
+        self.progress.tell(f"everything goes on until Ctrl-C; the live page is at {self.url}")
+        self.deadline = inf
+        with suppress(KeyboardInterrupt):
+            self._watch(lambda: False)
+        self.deadline = time.monotonic() + LIMIT
 
     @property
     def busy(self) -> float:
@@ -99,6 +111,7 @@ class _Play:
     def _begin(self) -> None:
         self._serve()
         self.progress.tell(f"the server answers at {self.url}: {len(self.names)} clients are started")
+        self.progress.tell(f"the live page is at {self.url}/ while it runs: sign in with {self.admin}")
         self.clients = [self._client(name) for name in self.names]
         self._watch(lambda: all(self._counts().values()))
         self.busy_since = time.monotonic()

@@ -22,8 +22,10 @@ from artesian.errors import (
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.crowding import Crowd, address_of
 from artesian.server.keys import SigningKeys
+from artesian.server.limits import too_many_refusals
 from artesian.server.log import CROWDED, ERROR, App, Logged, Receive, Scope, Send
-from artesian.server.routes import Routes, too_many_refusals
+from artesian.server.page_routes import PageHeaders
+from artesian.server.routes import Routes
 from artesian.server.service import Service
 from artesian.server.settings import Settings
 from artesian.server.statuses import FAILURES, STATUSES
@@ -67,6 +69,8 @@ def create_app(
             allow_headers=["*"],
             expose_headers=EXPOSED,
         )
+    if settings.page:
+        app.add_middleware(PageHeaders)
     refuse = _refuse(routes)
     app.add_middleware(Entrance, refuse=refuse)
     app.add_middleware(Logged, observe=routes.latencies.observe)

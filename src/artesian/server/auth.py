@@ -105,6 +105,11 @@ class Auth:
             raise _unauthorized(credential, "not a valid admin token", "an admin token")
         return token.name
 
+    def admin_proof(self, name: str) -> str | None:
+        """What stays the same as long as the admin token of this name does; None once it is not valid any more."""
+        valid = (t for t in self.tokens.all() if t.name == name and t.scope == "admin" and t.is_valid(self._clock()))
+        return next((token.hash for token in valid), None)
+
     async def anybody(self, credential: str) -> None:
         """Whoever may join, and the operator."""
         if not (await self._token(credential, "enrol") or await self._token(credential, "admin")):
@@ -162,6 +167,9 @@ class NoAuth:
     async def client(self, credential: str, client: str) -> None: ...
 
     async def admin(self, credential: str) -> str:
+        return ""
+
+    def admin_proof(self, name: str) -> str | None:
         return ""
 
     async def anybody(self, credential: str) -> None: ...

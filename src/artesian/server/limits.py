@@ -202,6 +202,11 @@ class Limits:
                 turn.set_result(None)
 
 
+def too_many_refusals() -> Busy:
+    """What is answered in place of one refusal after the other."""
+    return Busy("Too many refused requests from this address", "Check the credential, and try again later")
+
+
 def check_encoding(headers: Mapping[str, str]) -> None:
     """Refuse a compressed body."""
     if (said := headers.get("content-encoding", "identity")).lower() not in ("", "identity"):

@@ -46,7 +46,7 @@ def metrics_text(service: Service, limits: Limits, latencies: Latencies, crowd: 
     for name, text, label, values in (
         ("replies", "how often each reply won since the start", "reply", service.counts.replies),
         ("refusals_by_reason", "requests refused since the start, by error", "reason", service.counts.reasons),
-        ("cluster_loss", "loss of a cluster on proxy samples", "cluster", _losses(service.coordinator)),
+        ("cluster_loss", "loss of a cluster on proxy samples", "cluster", cluster_losses(service.coordinator)),
     ):
         _labelled(registry, f"artesian_{name}", text, label, values)
     return (generate_latest(registry) + generate_latest(latencies.registry)).decode()
@@ -71,15 +71,20 @@ def _state(service: Service, limits: Limits) -> Iterator[Row]:
     yield "refusals", "requests refused since the start", service.counts.refused
     yield "clipped", "uploads clipped since the start", service.counts.clipped
     yield "set_aside", "uploads answered and not folded since the start", service.counts.set_aside
-    yield "suspects", "members of whom several uploads were set aside", len(service.suspects())
+    yield (
+        "suspects",
+        "members of whom a fifth of their uploads, and several, were set aside",
+        len(service.suspects()),
+    )
     yield "snapshots", "snapshots written since the start", service.counts.snapshots
+    yield "snapshots_failed", "snapshots that could not be written since the start", service.counts.snapshots_failed
     yield "draws", "models sent between uploads since the start", service.counts.draws
     yield "bytes_in_flight", "bytes of bodies being received and sent", limits.in_flight
     if (age := service.newest_age()) is not None:
         yield "newest_upload_age_seconds", "seconds since the newest upload was accepted", age
 
 
-def _losses(coordinator: Coordinator) -> dict[ClusterId, float]:
+def cluster_losses(coordinator: Coordinator) -> dict[ClusterId, float]:
     """What is known of how well the clusters do: on held-back samples where uploads are judged, or as appraised."""
     state = coordinator.state
     appraised = {k: cluster.loss for k, cluster in state.clusters.items() if cluster.loss is not None}

@@ -34,7 +34,7 @@ class OperatorRoutes:
     ) -> None:
         """`credential` finds the credential of a request, and refuses an address that was refused too often."""
         self.service, self.auth, self.limits, self.credential = service, auth, limits, credential
-        self.operator = Operator(service, auth.drop)
+        self.operator = Operator(service, auth.drop)  # the one of this server: acts take turns
 
     def add_to(self, app: FastAPI) -> None:
         """Put the operator's routes into an application."""
@@ -69,7 +69,7 @@ class OperatorRoutes:
     async def rollback(self, request: Request) -> JSONResponse:
         """Bring back the state after an event."""
         act, body = await self._act(request)
-        return JSONResponse(await self.operator.rollback(_event(body), act))
+        return JSONResponse(await self.operator.rollback(event_in(body), act))
 
     async def models(self, request: Request) -> Response:
         """Every cluster under its ordinary parameter names."""
@@ -92,10 +92,14 @@ class OperatorRoutes:
 
     async def _act(self, request: Request) -> tuple[Act, dict[str, Any]]:
         """Who acts and why, and the body; the credential is checked before the body is read."""
-        by = await self.auth.admin(self.credential(request))
-        check_encoding(request.headers)
-        body = _json(await self.limits.receive_small(request.stream()))
-        return Act(by, body.get("why", "")), body
+        return await act_in(request, self.limits, await self.auth.admin(self.credential(request)))
+
+
+async def act_in(request: Request, limits: Limits, by: str) -> tuple[Act, dict[str, Any]]:
+    """The act that the body of a request asks for, and the body."""
+    check_encoding(request.headers)
+    body = _json(await limits.receive_small(request.stream()))
+    return Act(by, body.get("why", "")), body
 
 
 def _json(data: bytes) -> dict[str, Any]:
@@ -111,7 +115,8 @@ def _json(data: bytes) -> dict[str, Any]:
     raise BadFormat("The body is not the expected JSON", f'Send {{"why": "..."}}, at most {WHY} characters')
 
 
-def _event(body: dict[str, Any]) -> int:
+def event_in(body: dict[str, Any]) -> int:
+    """The event that a rollback goes back to."""
     to = body.get("to")
     if type(to) is not int or not 0 <= to < 1 << 53:
         raise BadFormat(f"Not the number of an event: {repr(to)[:40]}", 'Send {"to": 40, "why": "..."}')

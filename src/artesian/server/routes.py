@@ -11,17 +11,18 @@ from contextlib import AsyncExitStack, suppress
 
 from artesian.core import Task
 from artesian.engine.admission import check_client, check_welcome
-from artesian.errors import BadClient, BadFormat, Busy, MissingExtra, StorageError, Unauthorized
+from artesian.errors import BadClient, BadFormat, MissingExtra, StorageError, Unauthorized
 from artesian.server.auth import Auth, NoAuth
 from artesian.server.crowding import Crowd, address_of
 from artesian.server.draws import Draws
 from artesian.server.keys import SigningKeys
-from artesian.server.limits import Limits, check_encoding
+from artesian.server.limits import Limits, check_encoding, too_many_refusals
 from artesian.server.log import Receive, Scope, Send
 from artesian.server.messages import etag, read_upload, task_pieces
 from artesian.server.metrics import Latencies, metrics_text
 from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
 from artesian.server.operator_routes import OperatorRoutes
+from artesian.server.page_routes import PageRoutes
 from artesian.server.partial_uploads import PartialUploads
 from artesian.server.service import Service
 from artesian.server.settings import Settings
@@ -74,7 +75,10 @@ class Routes:
             ("GET", "/metrics", self.metrics),
         ):
             app.add_api_route(path, route, methods=[method], **described(route.__name__))
-        OperatorRoutes(self.service, self.auth, self.limits, self.credential).add_to(app)
+        acts = OperatorRoutes(self.service, self.auth, self.limits, self.credential)
+        acts.add_to(app)
+        if self.settings.page:
+            PageRoutes(self.service, self.auth, self.settings, self.limits, acts.operator).add_to(app)
 
     async def federation(self, request: Request) -> Response:
         """What is served: format, algorithm, recipes, clusters, layout."""
@@ -274,11 +278,6 @@ class TaskResponse(Response):
                     await send({"type": "http.response.body", "body": bytes(piece[at : at + CHUNK]), "more_body": True})
                     await asyncio.sleep(0)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def too_many_refusals() -> Busy:
-    """What is answered in place of one refusal after the other."""
-    return Busy("Too many refused requests from this address", "Check the credential, and try again later")
 
 
 def credential_of(request: Request) -> str:

@@ -30,8 +30,10 @@ from artesian.storage.store import Store
 
 T = TypeVar("T")
 Report = Callable[[str], None]  # shows a line of progress
+Observe = Callable[[Event, int], None]  # an event, and the version before it
 REPORT_EVERY = 2.0  # seconds between two lines
 ALARM = 3  # uploads of one member that were set aside: a line of the log, and again after as many more
+SUSPICIOUS = 0.2  # of a member's uploads: fewer are set aside of honest members whose data change
 WON = "reply_"  # what begins the name of a reply that won a comparison, among what comparing found
 
 
@@ -45,6 +47,7 @@ class Counts:
     clipped: int = 0
     set_aside: int = 0
     snapshots: int = 0
+    snapshots_failed: int = 0
     draws: int = 0  # models sent between uploads
     replies: dict[str, int] = field(default_factory=dict)  # how often each kind won, where an algorithm compares them
 
@@ -57,6 +60,11 @@ class Taken:
     event: int
     chain: str
     time: str  # in UTC, of the event
+
+
+def is_alarming(times: int, number: int) -> bool:
+    """Whether so many uploads set aside, by the upload of this number, are worth a warning: at every few of them."""
+    return times > 0 and times % ALARM == 0 and times >= SUSPICIOUS * number
 
 
 class Service:
@@ -90,6 +98,8 @@ class Service:
         self._changed = asyncio.Condition()
         self.stopping = threading.Event()  # long polls end
         self._recorded, coordinator.record = coordinator.record, self._record
+        self.observe: Observe | None = None  # is shown every event once it is true, in the writer's turn
+        self._unseen: list[tuple[Event, int]] = []
         self.studies = studies or Studies()
         self.studies.report = self._studied
         coordinator.beside, coordinator.proves = self.studies, store is not None
@@ -142,7 +152,7 @@ class Service:
 
     async def join(self, client: ClientId, samples: int, changed: bool = False) -> Task | None:
         """The client's task, or None until a round begins."""
-        replies = await self.run(lambda: self.coordinator.join(client, samples, changed))
+        replies = await self.run(partial(self._seen, partial(self.coordinator.join, client, samples, changed)))
         await self._wake()
         return self._own(client, replies)
 
@@ -276,12 +286,23 @@ class Service:
 
     def _then_snapshot(self, change: Callable[[], T]) -> T:
         before = set(self.coordinator.state.clusters)
-        result = change()
+        result = self._seen(change)
         self._log_clusters(before)
         self._since_snapshot += 1
         if self.store is not None and self._since_snapshot >= self.snapshot_every:
-            with suppress(StorageError):  # the change is safe in its event; the snapshot is tried again
+            try:
                 self._save()
+            except StorageError:  # the change is safe in its event; the snapshot is tried again
+                self.counts.snapshots_failed += 1
+        return result
+
+    def _seen(self, change: Callable[[], T]) -> T:
+        """Make a change; whoever observes is shown its events once they are true."""
+        result = change()
+        events, self._unseen = self._unseen, []
+        if self.observe is not None:
+            for event, version in events:
+                self.observe(event, version)
         return result
 
     def _log_clusters(self, before: set[ClusterId]) -> None:
@@ -311,6 +332,8 @@ class Service:
             self._recorded(event)
         else:
             self._keep(event, self.store)
+        if self.observe is not None:
+            self._unseen.append((event, self.coordinator.state.version))
         for found in event.compared.values():
             for name in (name.removeprefix(WON) for name, number in found.items() if name.startswith(WON) and number):
                 self.counts.replies[name] = self.counts.replies.get(name, 0) + 1
@@ -332,13 +355,13 @@ class Service:
         times = self.coordinator.member(client).set_aside + 1
         fields = {"client": client, "number": number, "why": why, "times": times}
         DEFENCE.info("upload set aside", extra={"fields": fields})
-        if times % ALARM == 0:
+        if is_alarming(times, number):
             DEFENCE.warning("a member's uploads are set aside again and again", extra={"fields": fields})
 
     def suspects(self) -> list[ClientId]:
-        """Members of whom several uploads were set aside."""
-        members = dict(self.coordinator.state.members)
-        return sorted(client for client, member in members.items() if member.set_aside >= ALARM)
+        """Members of whom several uploads were set aside, and not only a few of many."""
+        known = dict(self.coordinator.state.members).items()
+        return sorted(c for c, m in known if m.set_aside >= max(ALARM, SUSPICIOUS * m.answered))
 
     def _calibration(self, memory: Mapping[str, Tree]) -> Calibration | None:
         algorithm = self.coordinator.algorithm

@@ -33,6 +33,9 @@ class Settings:
     draws_per_minute: float | None = 60.0  # of one client between its uploads; 0 or None: as many as it likes
     longest_wait: float = 60.0  # seconds of a long poll
     cors: tuple[str, ...] = ()  # origins whose pages may call the server
+    page: bool = True  # a live page at / for whoever has an admin token
+    watchers: int = 8  # browsers that follow the live page at once
+    secure_cookie: bool = False  # the page's cookie travels over HTTPS only; with TLS or a proxy that says so, always
     log: Literal["json", "text", "off"] = "json"  # one line for every request, on standard error
 
     def __post_init__(self) -> None:
@@ -56,6 +59,7 @@ class Settings:
             "draws_per_minute is 0, or at least 1": not self.draws_per_minute or self.draws_per_minute >= 1,
             "ray_address has an effect only with measure = ray": self.ray_address is None or self.measure == "ray",
             "longest_wait is at least 0": self.longest_wait >= 0,
+            "watchers is at least 1": self.watchers >= 1,
         }
         check(self, rules)
         Retention.of(self.retain)

@@ -53,7 +53,7 @@ def open_run(folder: str | Path, *, unfinished: bool = False) -> Run:
     >>> run.summary["client_after"], run.frame("metrics")  # doctest: +SKIP
     """
     path = Path(folder)
-    config = _config(path)
+    config = config_of(path)
     if (path / "summary.json").exists():
         return _finished(path, config)
     if not unfinished:
@@ -75,7 +75,18 @@ def progress_in(folder: Path) -> dict[str, int]:
         return {"uploads": uploads, "rounds": rounds, "turns": totals.get("turns", 0)}
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def mixtures_in(folder: Path) -> Mixtures:
+    """True and estimated mixture of every client: the final ones, or those of the newest snapshot; none before one."""
+    if (folder / "mixtures.json").exists():
+        return _final_mixtures(folder / "mixtures.json")
+    checkpoint = _newest(folder)
+    if checkpoint is None:
+        return {}
+    with _sound(folder / "snapshots"):
+        return {client: (true, checkpoint["found"].get(client)) for client, true in checkpoint["true"].items()}
+
+
+def config_of(path: Path) -> Mapping[str, Any]:
     """What the run was asked to do, if there is a run."""
     if not path.is_dir():
         raise NoRun(f"No such folder: {path}", "Name a folder that simulate wrote")
