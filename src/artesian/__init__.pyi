@@ -16,7 +16,7 @@ from artesian.simulator.shifts import Shifted as Shifted
 from artesian.simulator.drifting import Drifts as Drifts
 from artesian.simulator.drifting import DriftingWorld as DriftingWorld
 from artesian.simulator.watching import Watches as Watches
-from artesian.simulator.run import Progress as Progress
+from artesian.simulator.simulation import Progress as Progress
 from artesian.leagues.running import league as league
 from artesian.leagues.standings import Standings as Standings
 

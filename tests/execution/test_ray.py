@@ -20,7 +20,8 @@ from artesian.learners.arrays import SoftmaxRegression
 from artesian.simulator.drifting import Drifts
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import Start
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.simulator.watching import Watches
 from artesian.simulator.worlds import Rotated
 from artesian.testing import ToyModel, ToyWorld

@@ -21,8 +21,9 @@ from artesian.simulator.fleet import Fleet, Habits
 from artesian.simulator.jobs import Job, Place
 from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
-from artesian.simulator.run import Progress, Simulation, run_experiment
+from artesian.simulator.run import run_experiment
 from artesian.simulator.saved_runs import progress_in
+from artesian.simulator.simulation import Progress, Simulation
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 LAYOUT = ToyModel().layout

@@ -23,8 +23,9 @@ from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
-from artesian.simulator.run import Progress, run_experiment
+from artesian.simulator.run import run_experiment
 from artesian.simulator.shifts import Shift
+from artesian.simulator.simulation import Progress
 from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.simulator.watching import Watches
 from artesian.simulator.worlds import WORLDS, World

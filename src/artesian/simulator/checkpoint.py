@@ -16,7 +16,7 @@ from artesian.simulator.watching import KeptWatch
 from artesian.storage.older import translated_notebook
 
 if TYPE_CHECKING:
-    from artesian.simulator.run import Simulation
+    from artesian.simulator.simulation import Simulation
 
 
 @dataclass(frozen=True)
