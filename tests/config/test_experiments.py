@@ -283,6 +283,6 @@ def test_uploads_that_would_have_no_effect_are_refused() -> None:
     assert load("digits-4", turning[1:]).turns == 200  # what the preset says of uploads is only a default
 
 
-def test_a_wrong_deployment_setting_is_named_as_it_was_given() -> None:
-    with pytest.raises(SettingError, match=r"^page must be true or false, not 'maybe'"):
+def test_a_wrong_deployment_setting_is_named_as_in_the_file() -> None:
+    with pytest.raises(SettingError, match=r"^server\.page must be true or false, not 'maybe'"):
         load_served("digits-2", ["page=maybe"])

@@ -195,7 +195,7 @@ def _mistake(where: str, errors: Sequence[Any]) -> SettingError:
     same = [error for error in errors if error["loc"][0] == first["loc"][0]]
     same = [error for error in same if isinstance(error["loc"][-1], int)] or same  # rather what is wrong in a list
     path = [str(part) for part in same[0]["loc"] if part == first["loc"][0] or type(part) is int]
-    place = ".".join(path if " " in where else [where, *path])
+    place = ".".join([where.removeprefix("the "), *path])
     kinds = [WORDS.get(error["type"]) or error.get("ctx", {}).get("expected") for error in same]
     if not all(kinds):
         return SettingError(f"{place}: {first['msg']}, not {same[0]['input']!r}")
