@@ -30,7 +30,7 @@ from artesian import CDFL, Experiment, Start
 from artesian.data.datasets import images
 from artesian.learners.arrays import ArrayLearner, SoftmaxRegression
 from artesian.params import Params
-from artesian.simulator.run import Simulation
+from artesian.simulator.simulation import Simulation
 from artesian.simulator.worlds import Rotated
 
 WORKERS = 3

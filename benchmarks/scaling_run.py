@@ -24,7 +24,7 @@ from artesian.execution.threads import single_threaded
 from artesian.params import Layout, Params, combine, distance, seal
 from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.folder import RunFolder, configuration
-from artesian.simulator.run import Progress, Simulation
+from artesian.simulator.simulation import Progress, Simulation
 from artesian.storage.journal import Journal
 from artesian.testing import ToyLearner, ToyModel, ToyWorld
 

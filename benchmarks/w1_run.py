@@ -43,7 +43,7 @@ def artesian(order: Order) -> dict[str, Any]:
 
     from artesian import CDFL, Experiment, FedAsync, Plan, Rotated, Start
     from artesian.learners.torch import TorchModel
-    from artesian.simulator.run import Simulation
+    from artesian.simulator.simulation import Simulation
 
     few = not order.evaluating
     world = Rotated(

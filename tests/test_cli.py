@@ -26,7 +26,7 @@ from artesian.cli import console
 from artesian.config.experiments import presets
 from artesian.data.mnist import MNIST
 from artesian.errors import ArtesianError, RunExists, SettingError, StorageError
-from artesian.simulator.run import Progress
+from artesian.simulator.simulation import Progress
 
 ROOT = Path(__file__).parent.parent
 

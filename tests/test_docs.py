@@ -25,11 +25,13 @@ from artesian.learners.networks import NETWORKS
 from artesian.recipes import BUILT_IN
 from artesian.server.app import create_app
 from artesian.server.statuses import STATUSES
+from artesian.simulator.drifting import Drifts
 from artesian.simulator.evaluation import ACCEPTED, CLUSTERS, POOL, UPLOADS
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
 from artesian.simulator.pretraining import Start
 from artesian.simulator.shifts import Shift
+from artesian.simulator.watching import TURNS, Watches
 from artesian.simulator.worlds import WORLDS
 from artesian.testing import ToyFederation
 
@@ -76,7 +78,7 @@ def test_every_algorithm_file_reads_the_same_way(name) -> None:
 
 def test_every_setting_is_documented() -> None:
     text = page("reference/settings.md")
-    kinds = [Plan, Fleet, Start, Shift, *WORLDS.values(), *MODELS.values()]
+    kinds = [Plan, Fleet, Start, Shift, Drifts, Watches, *WORLDS.values(), *MODELS.values()]
     for kind in kinds:
         for setting in fields(kind):
             assert f"`{setting.name}`" in text, f"{kind.__name__}.{setting.name}"
@@ -122,7 +124,7 @@ NEEDS = ("needs no torch.", "needs the data.", "needs torch and the data.")
 
 
 def test_every_preset_is_documented_and_says_what_it_needs() -> None:
-    assert len(presets()) == 18
+    assert len(presets()) == 22
     for name, sentence in presets().items():
         assert mentions(page("reference/settings.md"), name)
         assert sentence.endswith(NEEDS)
@@ -132,7 +134,8 @@ def test_every_preset_is_documented_and_says_what_it_needs() -> None:
 def test_the_size_of_every_preset_is_documented() -> None:
     told = {cells[0].strip("`"): cells[2:] for cells in rows("reference/settings.md", "## Presets")}
     for preset in outlines():
-        lasts = f"{preset['rounds']:,} rounds" if preset["rounds"] else f"{preset['uploads']:,} uploads"
+        unit = next(unit for unit in ("turns", "rounds", "uploads") if preset[unit])
+        lasts = f"{preset[unit]:,} {unit}"
         assert told[preset["name"]] == [str(preset["clients"]), lasts], preset["name"]
 
 
@@ -162,6 +165,7 @@ def test_every_preset_loads(small_data, name) -> None:
     told = next(preset for preset in outlines() if preset["name"] == name)
     assert told["clients"] == len(experiment.world.names)
     assert (told["rounds"], told["uploads"] or experiment.uploads) == (experiment.rounds, experiment.uploads)
+    assert told["turns"] == experiment.turns
     assert told["missing"] == []
     if name[-1].isdigit() and name.startswith(("digits", "fashion")):
         assert experiment.world.clusters == int(name[-1])
@@ -215,6 +219,7 @@ def test_the_run_folder_is_documented() -> None:
         *ACCEPTED,
         *POOL,
         *CLUSTERS,
+        *TURNS,
     ):
         assert mentions(text, name), name
     assert RunFolder.__doc__

@@ -13,7 +13,10 @@ from artesian.simulator.fleet import Fleet as Fleet
 from artesian.simulator.pretraining import Start as Start
 from artesian.simulator.shifts import Shift as Shift
 from artesian.simulator.shifts import Shifted as Shifted
-from artesian.simulator.run import Progress as Progress
+from artesian.simulator.drifting import Drifts as Drifts
+from artesian.simulator.drifting import DriftingWorld as DriftingWorld
+from artesian.simulator.watching import Watches as Watches
+from artesian.simulator.simulation import Progress as Progress
 from artesian.leagues.running import league as league
 from artesian.leagues.standings import Standings as Standings
 
@@ -78,6 +81,7 @@ from artesian.core import Readable as Readable
 ## Worlds
 from artesian.simulator.worlds import World as World
 from artesian.simulator.worlds import Visit as Visit
+from artesian.simulator.worlds import Concept as Concept
 from artesian.data.datasets import Samples as Samples
 from artesian.data.datasets import Images as Images
 from artesian.simulator.worlds import Rotated as Rotated

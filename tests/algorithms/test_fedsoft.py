@@ -13,7 +13,7 @@ from artesian.engine.pace import Rounds, Stream
 from artesian.errors import SettingError
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Simulation
+from artesian.simulator.simulation import Simulation
 from artesian.testing import ToyFederation, ToyModel, ToyWorld
 
 BEFORE = {"trained": 0, "estimated": 0, "selected": {}}

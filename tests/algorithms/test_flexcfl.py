@@ -22,7 +22,8 @@ from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.testing import ToyModel, ToyWorld
 
 DELTAS = [vector(1, 0, 0), vector(0.9, 0.1, 0), vector(0, 1, 0), vector(0.1, 0.9, 0.1), vector(0, 0.8, 0.6)]

@@ -13,7 +13,8 @@ from artesian.learners.arrays import LinearRegression, Perceptron
 from artesian.params import Layout, seal
 from artesian.recipes import recipe
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.testing import InProcess, ToyFederation, ToyModel, ToyWorld
 
 LINE = LinearRegression(1, bias=False)  # loss (w x - y)^2, gradient 2 x (w x - y)

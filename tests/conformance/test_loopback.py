@@ -16,7 +16,7 @@ from artesian.server.messages import decode_task, encode_task
 from artesian.server.service import Service
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Simulation
+from artesian.simulator.simulation import Simulation
 from artesian.simulator.transports import CoordinatorTransport, Direct
 from artesian.storage.codec import encode
 from artesian.storage.store import Store

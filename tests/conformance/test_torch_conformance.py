@@ -5,7 +5,8 @@ import pytest
 from artesian.algorithms import ALGORITHMS, CDFL, FedBuff, FlexCFL
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.testing import CHECKS, InProcess, ToyWorld, check_algorithm
 
 torch = pytest.importorskip("torch", reason="torch is not installed")

@@ -17,7 +17,7 @@ from artesian.execution.processes import Lost, Processes
 from artesian.execution.threads import ONE_THREAD
 from artesian.execution.wires import PLAIN, Outcome
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.run import Simulation
+from artesian.simulator.simulation import Simulation
 from artesian.testing import ToyModel, ToyWorld
 
 # workers that do as told

@@ -7,19 +7,22 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from artesian.algorithms import CDFL, FedAvg, FedSoft
+from artesian.algorithms import CDFL, FedAsync, FedAvg, FedSoft
 from artesian.errors import NotFinite, SettingError, WorkerLost
 from artesian.execution import ray as ours
 from artesian.learners.arrays import SoftmaxRegression
+from artesian.simulator.drifting import Drifts
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import Start
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
+from artesian.simulator.watching import Watches
 from artesian.simulator.worlds import Rotated
 from artesian.testing import ToyModel, ToyWorld
 
@@ -56,6 +59,16 @@ def test_workers_find_the_same_bits(cluster, tmp_path, algorithm) -> None:
     parts = run.summary["profile"]
     assert min(parts["workers"][part] for part in ("training", "evaluating", "moving")) > 0
     assert parts["main"]["moving"] > 0 == parts["main"]["training"]
+
+
+def test_clients_decide_the_same_on_ray(cluster, tmp_path) -> None:
+    watch = Watches("drift or every 4", "ks", {"part": "losses", "level": 0.2, "reference": 20, "window": 20})
+    experiment = replace(toy(FedAsync()), drift=Drifts(every=4), watch=watch, turns=40)
+    run_experiment(experiment, out=tmp_path / "inline")
+    run = run_experiment(experiment, out=tmp_path / "ray", **RAY)
+    assert files(tmp_path / "ray") == files(tmp_path / "inline")
+    assert (tmp_path / "ray" / "turns.csv").read_bytes() == (tmp_path / "inline" / "turns.csv").read_bytes()
+    assert 6 < run.summary["refreshes"] < 40
 
 
 def test_killed_workers_are_replaced_and_the_bits_stay(cluster) -> None:

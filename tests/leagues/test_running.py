@@ -35,7 +35,7 @@ from artesian.leagues.running import (
     run_league,
 )
 from artesian.leagues.timing import Timing
-from artesian.simulator.run import Progress
+from artesian.simulator.simulation import Progress
 
 A, B = pair("w", "a"), pair("w", "b")
 PLAN = plan(A, B)

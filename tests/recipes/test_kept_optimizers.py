@@ -14,7 +14,8 @@ from artesian.params import seal
 from artesian.recipes import recipe
 from artesian.recipes.kept_optimizers import OPTIMIZERS, follow
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.storage.codec import decode, encode
 from artesian.testing import InProcess, ToyModel, ToyWorld
 

@@ -14,7 +14,8 @@ from artesian.recipes.tuning import tuned
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.jobs import Place, Score
 from artesian.simulator.profiling import Stopwatch
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.simulator.worlds import Visit
 from artesian.testing import ToyModel, ToyWorld
 

@@ -17,7 +17,7 @@ from artesian.params import seal
 from artesian.server.limits import Limits
 from artesian.server.messages import decode_task
 from artesian.server.metrics import Latencies, metrics_text
-from artesian.server.service import ALARM, Service
+from artesian.server.service import ALARM, Service, is_alarming
 from artesian.server.settings import Settings
 from artesian.storage.codec import encode
 from artesian.storage.store import Store
@@ -125,3 +125,11 @@ def test_by_default_a_client_may_upload_twenty_times_at_once_and_sixty_times_a_m
     free = Limits(Settings(uploads_per_minute=0), MODEL.layout, 1)
     for _ in range(500):
         free.count("c0")
+
+
+@pytest.mark.parametrize(
+    ("times", "number", "alarming"),
+    [(0, 0, False), (2, 2, False), (3, 15, True), (3, 16, False), (4, 4, False), (6, 30, True)],
+)
+def test_few_of_many_uploads_set_aside_are_no_alarm(times: int, number: int, alarming: bool) -> None:
+    assert is_alarming(times, number) == alarming

@@ -14,7 +14,7 @@ from artesian.execution.threads import single_threaded
 from artesian.server.auth import Tokens
 from artesian.server.serve import url_of
 from artesian.server.service import Service
-from artesian.simulator.run import Simulation
+from artesian.simulator.simulation import Simulation
 from artesian.storage.store import Store
 from artesian.testing import ToyFederation as Toy
 from artesian.testing import ToyModel, ToyWorld

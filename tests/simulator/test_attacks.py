@@ -21,8 +21,9 @@ from artesian.simulator.fleet import Fleet, Habits
 from artesian.simulator.jobs import Job, Place
 from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
-from artesian.simulator.run import Progress, Simulation, run_experiment
+from artesian.simulator.run import run_experiment
 from artesian.simulator.saved_runs import progress_in
+from artesian.simulator.simulation import Progress, Simulation
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
 LAYOUT = ToyModel().layout
@@ -359,7 +360,7 @@ def test_progress_counts_uploads_of_honest_clients(tmp_path: Path) -> None:
     experiment = toy(snapshot_every=1)
     run = run_experiment(experiment, out=tmp_path / "run", progress=lambda progress: seen.append(progress.uploads))
     assert run and seen[-1] == 60
-    assert progress_in(tmp_path / "run") == (60, run.summary["rounds"])
+    assert progress_in(tmp_path / "run") == {"uploads": 60, "rounds": run.summary["rounds"], "turns": 0}
 
 
 def test_attackers_do_harm() -> None:

@@ -24,7 +24,8 @@ from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder, configuration
 from artesian.simulator.pretraining import Start
 from artesian.simulator.profiling import PARTS
-from artesian.simulator.run import Progress, Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Progress, Simulation
 from artesian.simulator.transports import Direct
 from artesian.storage.journal import Journal
 from artesian.testing import InProcess, ToyModel, ToyWorld

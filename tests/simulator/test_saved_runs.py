@@ -242,7 +242,7 @@ def test_tables_come_as_data_frames(ran) -> None:
     assert (events["kind"] == "upload").sum() == 30
     with pytest.raises(
         SettingError,
-        match=r"no table 'models'. Name one of metrics, clusters, clients, distributions, shares or journal",
+        match=r"no table 'models'. Name one of metrics, clusters, clients, distributions, shares, turns or journal",
     ):
         ran.frame("models")
 

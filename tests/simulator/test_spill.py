@@ -16,7 +16,8 @@ from artesian.simulator.checkpoint import Checkpoint
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.folder import RunFolder
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.simulator.spill import Spill, Spilled, filled
 from artesian.storage.blobs import Blobs
 from artesian.testing import InProcess, ToyModel, ToyWorld

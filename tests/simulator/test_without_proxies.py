@@ -15,7 +15,8 @@ from artesian.core import derive
 from artesian.errors import SettingError
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import Start, check_size
-from artesian.simulator.run import Simulation, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Simulation
 from artesian.simulator.worlds import Natural
 from artesian.testing import InProcess
 

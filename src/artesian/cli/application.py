@@ -23,6 +23,7 @@ app = typer.Typer(
 )
 TRACEBACK = "ARTESIAN_TRACEBACK"  # set it to see a failure's whole traceback
 _python_shows = warnings.showwarning
+StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from artesian.report.runs import cells, columns, profiled, tables, uneven
 
 if TYPE_CHECKING:
-    from artesian.simulator.run import Progress
+    from artesian.simulator.simulation import Progress
 
 GAP = 2  # spaces between two columns
 NARROWEST = 24  # of a column of words, which may be wrapped

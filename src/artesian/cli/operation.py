@@ -1,34 +1,20 @@
-"""Commands of an operator: demo, serve, client, tokens, keys; inspect, verify, backup and restore for stores."""
+"""Commands that run a federation: demo, serve, client."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from artesian.cli.application import AsJson, app
-from artesian.cli.console import count_of, err, out, print_table, show
+from artesian.cli.application import app
+from artesian.cli.console import err, show
 from artesian.errors import ArtesianError, SettingError
-
-StorePath = Annotated[Path, typer.Argument(metavar="STORE", help="Folder of the store.")]
-TokenName = Annotated[str, typer.Argument(help="Name of the token.")]
-
-token_app = typer.Typer(no_args_is_help=True, help="Make, list, replace and revoke the tokens of a store.")
-app.add_typer(token_app, name="token", rich_help_panel="Federations")
-keys_app = typer.Typer(no_args_is_help=True, help="List and replace the keys that sign acknowledgements; check one.")
-app.add_typer(keys_app, name="keys", rich_help_panel="Federations")
-Expires = Annotated[
-    str | None, typer.Option("--expires", metavar="TIME", help="Valid for so long, such as 12h, 7d or 4w.")
-]
 
 
 @app.command(rich_help_panel="Federations")
@@ -214,202 +200,6 @@ def client(
             session.leave()
 
 
-@token_app.command("make")
-def token_make(
-    store: StorePath,
-    name: TokenName,
-    scope: Annotated[str, typer.Option(help="enrol lets clients join; admin sees the metrics.")] = "enrol",
-    expires: Expires = None,
-    joins: Annotated[
-        int | None, typer.Option(help="How many clients may join with it; 1 makes it single-use.", min=1)
-    ] = None,
-) -> None:
-    """Make a token and show it once."""
-    if scope not in ("enrol", "admin"):
-        raise SettingError(f"--scope must be enrol or admin, not {scope!r}")
-    if joins is not None and scope != "enrol":
-        raise SettingError("--joins has an effect only with --scope enrol", "Leave it out")
-    sys.stdout.write(_tokens(store).make(scope, name, _until(expires), joins) + "\n")
-
-
-@token_app.command("list")
-def token_list(store: StorePath, as_json: AsJson = False) -> None:
-    """List the tokens by name, and what is left of them. Their texts are not stored."""
-    from artesian.server.tokens import described
-    from artesian.storage.reading import read_enrolments
-
-    tokens = _tokens(store)
-    rows = described(tokens.all(), read_enrolments(store), time.time())
-    if as_json:
-        sys.stdout.write(json.dumps(rows) + "\n")
-        return
-    heads = ["name", "scope", "state", "joined", "joins left", "expires"]
-    print_table(
-        heads, [[show(row[key]) for key in ("name", "scope", "state", "joined", "left", "expires")] for row in rows]
-    )
-
-
-@token_app.command("rotate")
-def token_rotate(store: StorePath, name: TokenName, expires: Expires = None) -> None:
-    """Replace the text of a token and show the new one. The old one stops working."""
-    sys.stdout.write(_tokens(store).rotate(name, _until(expires)) + "\n")
-
-
-@token_app.command("revoke")
-def token_revoke(store: StorePath, name: TokenName) -> None:
-    """Revoke a token. A running server notices at once."""
-    _tokens(store).revoke(name)
-
-
-@keys_app.command("list")
-def keys_list(store: StorePath, as_json: AsJson = False) -> None:
-    """List the public keys, newest first; --json prints what clients check acknowledgements with."""
-    published = _keys(store).published()
-    if as_json:
-        sys.stdout.write(json.dumps(published) + "\n")
-        return
-    rows = [[key["kid"], key["created"], key.get("retired", "signs")] for key in published["keys"]]
-    print_table(["key", "created", "retired"], rows)
-
-
-@keys_app.command("rotate")
-def keys_rotate(store: StorePath) -> None:
-    """Sign with a new key from now on. What older keys signed can still be checked."""
-    from artesian.server.service import utc
-
-    sys.stdout.write(_keys(store).rotate(utc()).published["kid"] + "\n")
-
-
-@keys_app.command("verify")
-def keys_verify(
-    acknowledgement: Annotated[Path, typer.Argument(metavar="FILE", help="File with an acknowledgement.")],
-    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="Public keys, as GET /v1/keys answers.")],
-    upload: Annotated[
-        Path | None, typer.Option("--upload", metavar="FILE", help="The upload that it must be about.")
-    ] = None,
-) -> None:
-    """Check an acknowledgement without a server, and print what it says as JSON."""
-    from artesian.storage.acknowledgement import verify_acknowledgement
-
-    text, keys, body = _read(acknowledgement), _read(key), _read(upload) if upload else None
-    try:
-        known = json.loads(keys)
-    except ValueError:
-        raise SettingError(f"No keys in {key}", "Save the answer to GET /v1/keys there") from None
-    told = verify_acknowledgement(text.decode(errors="replace").strip(), known, body)
-    sys.stdout.write(json.dumps(asdict(told)) + "\n")
-
-
-@app.command(rich_help_panel="Federations")
-def inspect(store: StorePath, as_json: AsJson = False) -> None:
-    """Show what a store holds: clusters, members, version, last events. Only reads, also while a server uses it."""
-    from artesian.server.serve import describe
-
-    told = describe(store)
-    if as_json:
-        sys.stdout.write(json.dumps(told) + "\n")
-        return
-    shown = {**told, "first_at": _moment(told["first_at"]), "last_at": _moment(told["last_at"])}
-    about = ("name", "algorithm", "format", "events", "first_at", "last_at", "snapshot_at", "version")
-    for key in (*about, "rollback_from", "forget_from"):
-        out.print(f"{key:13} {shown[key]}", highlight=False)
-    clusters = [[row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"])] for row in told["clusters"]]
-    print_table(["cluster", "updated at", "updates", "loss on its proxy"], clusters)
-    members = []
-    for row in told["members"][:20]:
-        shares = " ".join(f"{k}={share:.2f}" for k, share in (row["mixture"] or {}).items())
-        here = show(row["open"]) if row["present"] else "left"
-        members.append([row["client"], str(row["samples"]), str(row["answered"]), here, row["standing"], shares])
-    print_table(["member", "samples", "answered", "open task", "standing", "mixture"], members, words=["mixture"])
-    if len(told["members"]) > 20:
-        out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
-    out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}" for e in told["last"]), highlight=False)
-
-
-@app.command(rich_help_panel="Federations")
-def verify(
-    store: StorePath,
-    federation: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME|FILE|PRESET", help="What the store belongs to, if the algorithm is yours."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check a store: every array and digest, the chain, the mark, and a replay compared with what was recorded.
-
-    Only reads, also while a server uses it. The exit code is 1 if anything is wrong.
-    """
-    from artesian.config.federations import load_served
-    from artesian.server.verifying import verify as check
-
-    algorithm = load_served(federation)[0].algorithm if federation else None
-    with count_of("checking arrays") as progress:
-        told = check(store, algorithm, progress)
-    if as_json:
-        sys.stdout.write(json.dumps(told) + "\n")
-    else:
-        out.print(f"{told['events']} events, {told['replayed']} replayed, {told['arrays']} arrays", highlight=False)
-        for line in [*told["notes"], *map(_complained, told["problems"])]:
-            out.print(line, highlight=False, markup=False)
-        out.print("sound" if told["sound"] else "NOT SOUND", highlight=False)
-    sys.exit(0 if told["sound"] else 1)
-
-
-@app.command(rich_help_panel="Federations")
-def backup(
-    store: StorePath,
-    to: Annotated[Path, typer.Argument(metavar="TO", help="New folder for the backup.")],
-    as_json: AsJson = False,
-) -> None:
-    """Copy a store as it is at one moment, also while a server uses it. A backup is a store itself."""
-    _copy(store, to, "backing up arrays", as_json)
-
-
-@app.command(rich_help_panel="Federations")
-def restore(
-    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="Folder of the backup.")],
-    store: Annotated[Path, typer.Argument(metavar="STORE", help="New folder for the store.")],
-    as_json: AsJson = False,
-) -> None:
-    """Make a store from a backup, checked array by array. Nothing is overwritten."""
-    _copy(source, store, "restoring arrays", as_json)
-
-
-def _copy(source: Path, target: Path, label: str, as_json: bool) -> None:
-    from artesian.storage.copying import copy_store
-
-    with count_of(label) as progress:
-        copied = copy_store(source, target, progress)
-    last = copied.history.times()[1]
-    told = {
-        "from": str(source),
-        "to": str(target),
-        "events": copied.history.count,
-        "last_at": last,
-        "chain": copied.history.chain,
-        "arrays": copied.arrays,
-        "attempts": copied.attempts,
-        "left_out": list(copied.left_out),
-    }
-    if as_json:
-        sys.stdout.write(json.dumps(told) + "\n")
-        return
-    out.print(f"{target}: {told['events']} events up to {_moment(last)}, {copied.arrays} arrays", highlight=False)
-    for line in copied.left_out:
-        err.print(f"left out: {line}", style="yellow", markup=False, highlight=False)
-
-
-def _complained(problem: Mapping[str, Any]) -> str:
-    return problem["problem"] + ("" if problem["needed"] else " (a server can go on without it)")
-
-
-def _moment(seconds: float | None) -> str:
-    """A time of the wall clock, in UTC."""
-    if seconds is None:
-        return "unknown"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 @contextmanager
 def _stoppable(home: Path) -> Iterator[None]:
     """Ctrl-C and a polite kill end a client between any two of its steps."""
@@ -450,32 +240,6 @@ def _tell_client(told: Mapping[str, Any], as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _tokens(store: Path) -> Any:
-    from artesian.server.tokens import Tokens
-
-    _check_store(store)
-    return Tokens(store / "tokens.json")
-
-
-def _keys(store: Path) -> Any:
-    from artesian.server.keys import SigningKeys
-
-    _check_store(store)
-    return SigningKeys(store / "keys.json")
-
-
-def _check_store(store: Path) -> None:
-    if not (store / "artesian.db").exists():
-        raise SettingError(f"No store in {store}: there is no artesian.db", "Serve it once first")
-
-
-def _until(expires: str | None) -> float | None:
-    """When a token expires, in seconds since 1970."""
-    from artesian.server.tokens import seconds_of
-
-    return None if expires is None else time.time() + seconds_of(expires)
-
-
 def _shown(on_screen: bool, file: Path | None) -> Callable[[dict[str, str]], None] | None:
     """What is done with the first tokens: shown, written to a file that only its owner reads, or none are made."""
     from artesian.server.serve import say_tokens
@@ -484,10 +248,3 @@ def _shown(on_screen: bool, file: Path | None) -> Callable[[dict[str, str]], Non
     if file is not None:
         return lambda made: write_file(file, json.dumps(made).encode(), private=True)
     return say_tokens if on_screen else None
-
-
-def _read(path: Path) -> bytes:
-    from artesian.storage.files import storage
-
-    with storage(path):
-        return path.read_bytes()

@@ -249,7 +249,8 @@ def presets(as_json: AsJson = False) -> None:
 
 
 def _length(row: Mapping[str, Any]) -> str:
-    return f"{row['rounds']:,} rounds" if row["rounds"] else f"{row['uploads']:,} uploads"
+    unit = next(unit for unit in ("turns", "rounds", "uploads") if row[unit])
+    return f"{row[unit]:,} {unit}"
 
 
 def _presence(row: Mapping[str, Any]) -> str:

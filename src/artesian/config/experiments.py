@@ -18,19 +18,34 @@ from artesian.data.datasets import sets_by_name
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.defence import Defence
 from artesian.errors import SettingError, nearest
+from artesian.simulator.drifting import Drifts
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start
 from artesian.simulator.result import Run
-from artesian.simulator.run import Progress, run_experiment
+from artesian.simulator.run import run_experiment
 from artesian.simulator.shifts import Shift
+from artesian.simulator.simulation import Progress
 from artesian.simulator.transports import CoordinatorTransport, Direct
+from artesian.simulator.watching import Watches
 from artesian.simulator.worlds import WORLDS, World
 
 COUNTS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample")
-NUMBERS = (*COUNTS, "tune", "pool_every")
+NUMBERS = (*COUNTS, "tune", "pool_every", "turns")
 MORE = ("evaluate", "export", "target", "recipes", "accept", "hold_back")
-TABLES = ("algorithm", "algorithms", "world", "model", "fleet", "training", "start", "shift", "defence")
+TABLES = (
+    "algorithm",
+    "algorithms",
+    "world",
+    "model",
+    "fleet",
+    "training",
+    "start",
+    "shift",
+    "defence",
+    "drift",
+    "watch",
+)
 SERVING = ("federation", "server")  # of interest only where the experiment is served
 DEFAULT = "confluence"  # the method of an experiment that names none
 
@@ -53,11 +68,12 @@ def _outline(name: str, found: Mapping[str, str]) -> dict[str, Any]:
     world = {**vars(WORLDS[tables["world"]["name"]]), **tables["world"]}  # not made: some look at their data
     sources = [world["data"]] if "data" in world else world.get("sources", ())
     data = [part for source in sources for part in source.split("+")]
-    rounds = tables.get("rounds")
+    rounds, turns = tables.get("rounds"), tables.get("turns")
     return {
         "clients": world["clients"],
-        "uploads": tables.get("uploads", Experiment.uploads) if rounds is None else None,
+        "uploads": tables.get("uploads", Experiment.uploads) if rounds is None and turns is None else None,
         "rounds": rounds,
+        "turns": turns,
         "data": data,
         "missing": [part for part in data if not found.get(part)],
     }
@@ -111,6 +127,8 @@ def build(tables: Mapping[str, Any]) -> Experiment:
             start=settings_of(Start, tables.get("start", {}), "start"),
             shift=settings_of(Shift, tables.get("shift", {}), "shift"),
             defence=settings_of(Defence, tables["defence"], "defence") if "defence" in tables else None,
+            drift=settings_of(Drifts, tables["drift"], "drift") if "drift" in tables else None,
+            watch=settings_of(Watches, tables["watch"], "watch") if "watch" in tables else None,
             name=str(tables.get("name", "own")),
             **_plain_settings(tables),
         ),
@@ -151,9 +169,12 @@ def simulate(
     training: Plan | None = None,
     start: Start | None = None,
     shift: Shift | None = None,
+    drift: Drifts | None = None,
+    watch: Watches | None = None,
     recipes: Sequence[Recipe | str] | None = None,
     tune: int | None = None,
     uploads: int | None = None,
+    turns: int | None = None,
     changes: Sequence[str] = (),
     seed: int = 0,
     workers: int = 0,
@@ -177,7 +198,10 @@ def simulate(
         training: Optimiser, learning rate, epochs and batch size.
         start: How the first models are trained.
         shift: How clients' data change during the run.
+        drift: How clients' data drift, each at moments of its own.
+        watch: How clients decide when to refresh; without it they refresh all the time.
         uploads: How many uploads the run lasts.
+        turns: How many turns of clients a run with a `watch` lasts.
         recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
         tune: Epochs for which clients train what they drew on their own data before they use it.
         changes: Settings to change in a preset or file, such as `["fleet.late_share=0.2"]`.
@@ -199,12 +223,13 @@ def simulate(
     >>> run.summary["uploads"]
     40
     """
-    _check_arguments(seed=seed, workers=workers, uploads=uploads)
+    _check_arguments(seed=seed, workers=workers, uploads=uploads, turns=turns)
     if resume and out is None:
         raise SettingError("resume needs a folder", "Name the folder of the run: out=...")
     parts: dict[str, Any] = {"world": world, "model": model, "fleet": fleet, "training": training}
     parts |= {"start": start, "shift": shift, "recipes": None if recipes is None else tuple(recipes), "tune": tune}
-    given = {name: part for name, part in {**parts, "uploads": uploads}.items() if part is not None}
+    parts |= {"drift": drift, "watch": watch, "uploads": uploads, "turns": turns}
+    given = {name: part for name, part in parts.items() if part is not None}
     if isinstance(experiment, Experiment):
         chosen = _replaced(experiment, algorithm, given, changes)
     else:
@@ -265,7 +290,7 @@ def _composed(
 
 def _check_arguments(**numbers: int | None) -> None:
     for name, number in numbers.items():
-        if not (number is None and name == "uploads") and (type(number) is not int or number < 0):
+        if not (number is None and name in ("uploads", "turns")) and (type(number) is not int or number < 0):
             raise SettingError(f"{name} must be a whole number from 0 on, not {number!r}")
 
 

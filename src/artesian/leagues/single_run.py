@@ -18,7 +18,8 @@ from typing import Any, TextIO
 
 from artesian.config.experiments import load
 from artesian.errors import ArtesianError, ChangedSince, FellBack, StartedAfresh
-from artesian.simulator.run import Progress, run_experiment
+from artesian.simulator.run import run_experiment
+from artesian.simulator.simulation import Progress
 
 BETWEEN = 0.1  # seconds between two lines
 INTERRUPTED = 130  # the exit code of a run that took a snapshot and stopped

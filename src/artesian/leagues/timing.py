@@ -104,13 +104,12 @@ def makespan(seconds: Iterable[float], jobs: int) -> float:
 
 
 def left_of(runs: Sequence[PlannedRun], results: Results) -> dict[PlannedRun, int]:
-    """How much is left of every run that has not finished: uploads or rounds."""
+    """How much is left of every run that has not finished: uploads, rounds or turns."""
     return {run: max(1, run.pair.length - _done(run, results.folder)) for run in runs if run not in results}
 
 
 def _done(run: PlannedRun, folder: Path) -> int:
-    uploads, rounds = progress_in(folder / run.folder)
-    return rounds if run.pair.unit == "rounds" else uploads
+    return progress_in(folder / run.folder)[run.pair.unit]
 
 
 def duration(seconds: float) -> str:

@@ -17,6 +17,12 @@ COLUMNS = {
     "cluster_all": "cluster, all",
     "weighted_best": "clients, best",
     "client_accepted": "used",
+    "in_use": "in use",
+    "regret": "regret",
+    "refreshes": "refreshes",
+    "detection_delay": "delay",
+    "missed_drifts": "missed",
+    "false_alarm_rate": "false alarms",
     "worse_drawn": "worse drawn",
     "worse_accepted": "worse used",
     "kl": "KL",
@@ -28,11 +34,26 @@ COLUMNS = {
     "wall_seconds": "seconds",
 }
 JUDGED = ("client_accepted", "worse_drawn", "worse_accepted")  # where clients judge what they use, or the pool does
-OPTIONAL = ("cluster_all", "weighted_best", "discrepancy", *JUDGED)  # shown where a run has them: not every run does
-KEYS = ("algorithm", "preset", "length", "settings")  # what makes runs the same but for their seed
+WATCHED = ("in_use", "regret", "refreshes", "detection_delay", "missed_drifts", "false_alarm_rate")  # clients decide
+OPTIONAL = (
+    "cluster_all",
+    "weighted_best",
+    "discrepancy",
+    *JUDGED,
+    *WATCHED,
+)  # shown where a run has them: not every run does
+KEYS = ("algorithm", "watch", "preset", "length", "settings")  # what makes runs the same but for their seed
 MACHINE = ("wall_seconds",)  # what two runs of one seed may differ in
 UNITS = {"bytes_up": 1e-6, "bytes_down": 1e-6}
-DIGITS = {"virtual_time": 0, "bytes_up": 1, "bytes_down": 1, "wall_seconds": 1}
+DIGITS = {
+    "refreshes": 0,
+    "detection_delay": 1,
+    "missed_drifts": 0,
+    "virtual_time": 0,
+    "bytes_up": 1,
+    "bytes_down": 1,
+    "wall_seconds": 1,
+}
 Summary = Mapping[str, Any]
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -109,9 +130,29 @@ def grouped(summaries: Sequence[Summary]) -> list[Row]:
     `lacking` counts the seeds that have no such number, where some have.
     """
     groups: dict[Key, list[Summary]] = {}
-    for summary in summaries:
+    for summary in _with_regret(summaries):
         groups.setdefault(method(summary), []).append(summary)
     return [_row(dict(zip(KEYS, group, strict=True)), members) for group, members in groups.items()]
+
+
+def _with_regret(summaries: Sequence[Summary]) -> list[Summary]:
+    """Runs whose clients decide, with the accuracy they lose against the run of an oracle, where there is one such."""
+    oracles: dict[Key, list[Summary]] = {}
+    for summary in summaries:
+        if summary.get("watch") == "oracle":
+            oracles.setdefault(_scene(summary), []).append(summary)
+    return [_regretting(summary, oracles.get(_scene(summary), ())) for summary in summaries]
+
+
+def _regretting(summary: Summary, oracles: Sequence[Summary]) -> Summary:
+    if len(oracles) != 1 or summary.get("in_use") is None:
+        return summary
+    return {**summary, "regret": oracles[0]["in_use"] - summary["in_use"]}
+
+
+def _scene(summary: Summary) -> Key:
+    """What runs share that differ only in how clients decide."""
+    return summary["algorithm"], summary.get("preset"), length(summary), summary["seed"]
 
 
 def _row(row: Row, members: Sequence[Summary]) -> Row:
@@ -142,12 +183,16 @@ def _labelled(rows: Sequence[Row]) -> dict[str, Row]:
     """Rows of one algorithm stand together, in the order in which algorithms came."""
     order = list(dict.fromkeys(row["algorithm"] for row in rows))
     rows = sorted(rows, key=lambda row: order.index(row["algorithm"]))
-    names = [row["algorithm"] for row in rows]
+    names = [_name(row) for row in rows]
     several = [names.count(name) > 1 for name in names]
     return {
-        f"{row['algorithm']} {row['settings']}" if more else row["algorithm"]: row
-        for row, more in zip(rows, several, strict=True)
+        f"{name} {row['settings']}" if more else name: row for name, row, more in zip(names, rows, several, strict=True)
     }
+
+
+def _name(row: Row) -> str:
+    """The algorithm and, where clients decide, by what."""
+    return f"{row['algorithm']} ({row['watch']})" if row["watch"] else str(row["algorithm"])
 
 
 def columns(rows: Mapping[str, Row]) -> dict[str, str]:

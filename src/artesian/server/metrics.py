@@ -71,7 +71,11 @@ def _state(service: Service, limits: Limits) -> Iterator[Row]:
     yield "refusals", "requests refused since the start", service.counts.refused
     yield "clipped", "uploads clipped since the start", service.counts.clipped
     yield "set_aside", "uploads answered and not folded since the start", service.counts.set_aside
-    yield "suspects", "members of whom several uploads were set aside", len(service.suspects())
+    yield (
+        "suspects",
+        "members of whom a fifth of their uploads, and several, were set aside",
+        len(service.suspects()),
+    )
     yield "snapshots", "snapshots written since the start", service.counts.snapshots
     yield "snapshots_failed", "snapshots that could not be written since the start", service.counts.snapshots_failed
     yield "draws", "models sent between uploads since the start", service.counts.draws

@@ -10,7 +10,6 @@ from artesian.server.statuses import FAILURES, STATUSES
 
 try:
     from fastapi import Path, Query, Response
-    from pydantic import BaseModel
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
@@ -20,13 +19,14 @@ Number = Annotated[str, Path(json_schema_extra={"type": "integer", "minimum": 0,
 Seconds = Annotated[str, Query(json_schema_extra={"type": "number", "minimum": 0, "default": 0})]
 
 
-class Refusal(BaseModel):
-    """A request was refused: the kind of error, what happened (`rule`), what to do; `got` is empty."""
-
-    error: str
-    rule: str
-    got: str
-    remedy: str
+REFUSAL = {
+    "title": "Refusal",
+    "description": "A request was refused: the kind of error, what happened (`rule`), what to do; `got` is empty.",
+    "type": "object",
+    "required": ["error", "rule", "got", "remedy"],
+    "properties": {name: {"title": name.capitalize(), "type": "string"} for name in ("error", "rule", "got", "remedy")},
+}
+REFUSED = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
 
 
 TASK_HEADERS = {"etag": {"schema": {"type": "string"}, "description": "SHA-256 of the body", "required": True}}
@@ -108,7 +108,7 @@ def described(name: str) -> dict[str, Any]:
     """The arguments that describe a route to FastAPI."""
     good, refusals, takes = ROUTES[name]
     responses = {status: {"description": WORDS.get(status, ""), **told} for status, told in good.items()}
-    responses |= {status: {"model": Refusal, "description": _errors(status)} for status in refusals}
+    responses |= {status: {"description": _errors(status), "content": REFUSED} for status in refusals}
     extra: dict[str, Any] = {"requestBody": {"required": True, "content": takes}} if takes else {}
     if 401 in refusals:
         extra["security"] = [{"bearer": []}]
@@ -121,14 +121,16 @@ def described(name: str) -> dict[str, Any]:
 
 
 def completed(description: dict[str, Any]) -> dict[str, Any]:
-    """FastAPI's description with bearer tokens, and without its own validation errors."""
-    description.setdefault("components", {})["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    """FastAPI's description with bearer tokens and our refusals, and without its own validation errors."""
+    components = description.setdefault("components", {})
+    components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    components.setdefault("schemas", {})["Refusal"] = REFUSAL
     for path in description["paths"].values():
         for told in path.values():  # FastAPI's own refusals, which no route of ours sends
             if told["responses"].get("422", {}).get("description") == "Validation Error":
                 del told["responses"]["422"]
     for unused in ("HTTPValidationError", "ValidationError"):
-        description["components"].get("schemas", {}).pop(unused, None)
+        components["schemas"].pop(unused, None)
     return description
 
 

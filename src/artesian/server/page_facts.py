@@ -13,7 +13,7 @@ from artesian.errors import ArtesianError
 from artesian.params import Params
 from artesian.server.metrics import cluster_losses
 from artesian.server.operating import standing_of
-from artesian.server.service import ALARM, Service
+from artesian.server.service import Service, is_alarming
 from artesian.storage.store import Store
 
 REMEMBERED = 1000  # events of the journal that a page begins with
@@ -118,10 +118,9 @@ class PageFacts:
 
     def _put_aside(self, client: ClientId, why: str, now: float) -> None:
         member = self.coordinator.known(client)
-        times = member.set_aside if member is not None else 1
         self.chronicle.notice("aside", now, f"upload not folded: {why}", client)
-        if times and times % ALARM == 0:
-            self.chronicle.notice("alarm", now, f"{times} of its uploads were set aside", client)
+        if member is not None and is_alarming(member.set_aside, member.answered):
+            self.chronicle.notice("alarm", now, f"{member.set_aside} of its uploads were set aside", client)
 
     def _note_clusters(self, now: float) -> None:
         clusters = list(self.coordinator.state.clusters)

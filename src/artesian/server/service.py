@@ -33,6 +33,7 @@ Report = Callable[[str], None]  # shows a line of progress
 Observe = Callable[[Event, int], None]  # an event, and the version before it
 REPORT_EVERY = 2.0  # seconds between two lines
 ALARM = 3  # uploads of one member that were set aside: a line of the log, and again after as many more
+SUSPICIOUS = 0.2  # of a member's uploads: fewer are set aside of honest members whose data change
 WON = "reply_"  # what begins the name of a reply that won a comparison, among what comparing found
 
 
@@ -59,6 +60,11 @@ class Taken:
     event: int
     chain: str
     time: str  # in UTC, of the event
+
+
+def is_alarming(times: int, number: int) -> bool:
+    """Whether so many uploads set aside, by the upload of this number, are worth a warning: at every few of them."""
+    return times > 0 and times % ALARM == 0 and times >= SUSPICIOUS * number
 
 
 class Service:
@@ -349,13 +355,13 @@ class Service:
         times = self.coordinator.member(client).set_aside + 1
         fields = {"client": client, "number": number, "why": why, "times": times}
         DEFENCE.info("upload set aside", extra={"fields": fields})
-        if times % ALARM == 0:
+        if is_alarming(times, number):
             DEFENCE.warning("a member's uploads are set aside again and again", extra={"fields": fields})
 
     def suspects(self) -> list[ClientId]:
-        """Members of whom several uploads were set aside."""
-        members = dict(self.coordinator.state.members)
-        return sorted(client for client, member in members.items() if member.set_aside >= ALARM)
+        """Members of whom several uploads were set aside, and not only a few of many."""
+        known = dict(self.coordinator.state.members).items()
+        return sorted(c for c, m in known if m.set_aside >= max(ALARM, SUSPICIOUS * m.answered))
 
     def _calibration(self, memory: Mapping[str, Tree]) -> Calibration | None:
         algorithm = self.coordinator.algorithm

@@ -12,10 +12,11 @@ from artesian.recipes.accepting import Voices
 from artesian.simulator.clock import Clock, Moment
 from artesian.simulator.evaluation import UnscoredUpload
 from artesian.simulator.spill import filled
+from artesian.simulator.watching import KeptWatch
 from artesian.storage.older import translated_notebook
 
 if TYPE_CHECKING:
-    from artesian.simulator.run import Simulation
+    from artesian.simulator.simulation import Simulation
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Totals:
     bytes_down: int = 0
     late: int = 0  # uploads that came after their task had expired
     hostile: int = 0  # of the uploads, those of hostile clients
+    turns: int = 0  # of clients that decide
     wall_seconds: float = 0.0
     notes: Mapping[str, float] = field(default_factory=dict)  # what folds noted, summed up
     refusals: Mapping[str, int] = field(default_factory=dict)  # uploads of hostile clients that were refused, by error
@@ -60,6 +62,7 @@ class Checkpoint:
     journal: int  # records
     tables: Mapping[str, int]  # bytes
     used: Mapping[ClientId, Voices] = field(default_factory=dict)  # by clients that judge what they use
+    watched: Mapping[ClientId, KeptWatch] = field(default_factory=dict)  # of clients that decide
 
 
 def taken(run: Simulation) -> Checkpoint:
@@ -81,6 +84,7 @@ def taken(run: Simulation) -> Checkpoint:
         journal=run.journal.count,
         tables={name: table.flush() for name, table in run.evaluation.tables.items()},
         used=run.used.slips,
+        watched=run.lookout.kept() if run.lookout else {},
     )
 
 
@@ -99,5 +103,7 @@ def restore(run: Simulation, checkpoint: Checkpoint) -> None:
     run.notebooks.update({client: translated_notebook(book) for client, book in checkpoint.notebooks.items()})
     run.flights.update(checkpoint.flights)
     run.used.update(checkpoint.used)
+    if run.lookout:
+        run.lookout.restore({client: filled(watched) for client, watched in checkpoint.watched.items()})
     run.evaluation.entries = [filled(entry) for entry in checkpoint.entries]
     run.evaluation.estimated, run.evaluation.true = dict(checkpoint.found), dict(checkpoint.true)

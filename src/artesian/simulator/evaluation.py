@@ -142,6 +142,7 @@ class Evaluation:
     export: Export | None = None  # what is exported besides
     pool_every: int = 0  # uploads from one that is scored on the whole pool to the next; 0: none is
     used: MutableMapping[ClientId, Voices] = field(default_factory=dict)  # what clients use, where they judge that
+    turns: Table | None = None  # of clients that decide
     entries: list[UnscoredUpload] = field(default_factory=list)
     estimated: dict[ClientId, Mixture] = field(default_factory=dict)
     true: dict[ClientId, Mixture] = field(default_factory=dict)
@@ -162,7 +163,8 @@ class Evaluation:
     def tables(self) -> dict[str, Table]:
         """The tables by the name of their file."""
         exported = self.export.tables if self.export else {}
-        return {"metrics": self.uploads, "clusters": self.clusters, "clients": self.clients, **exported}
+        turns = {"turns": self.turns} if self.turns is not None else {}
+        return {"metrics": self.uploads, "clusters": self.clusters, "clients": self.clients, **exported, **turns}
 
     def note(self, entry: UnscoredUpload) -> None:
         """An upload was accepted."""
@@ -350,6 +352,10 @@ class Evaluation:
                 self._rows.append(UnfinishedRow(self.export.shares, cells))
 
     # what clients use
+
+    def in_use(self, client: ClientId, task: Task, notebook: Notebook) -> Ensemble:
+        """What a client uses that drew this task last."""
+        return self._used_by(client) or self._predicting(task, notebook)
 
     @property
     def judges(self) -> bool:

@@ -22,6 +22,8 @@ from artesian.simulator.jobs import (
     Judged,
     Judging,
     Key,
+    Look,
+    Observed,
     Place,
     Score,
     Work,
@@ -78,6 +80,9 @@ class Executor:
 
     def judge(self, refresh: Judging) -> Promise[Judged]:
         return self._send(refresh)
+
+    def observe(self, look: Look) -> Promise[Observed]:
+        return self._send(look)
 
     def close(self) -> None:
         self.pool.close()

@@ -13,15 +13,17 @@ from artesian.engine.defence import Defence
 from artesian.engine.hyper_parameters import check_proxies
 from artesian.errors import SettingError, check
 from artesian.recipes.accepting import SHARE, Accept
+from artesian.simulator.drifting import DriftingWorld, Drifts
 from artesian.simulator.evaluation import Evaluate
 from artesian.simulator.fleet import Fleet
 from artesian.simulator.pretraining import Start, check_size
 from artesian.simulator.shifts import Shift, Shifted
+from artesian.simulator.watching import ORACLE, Watches
 from artesian.simulator.worlds import Numbered, World
 from artesian.storage.older import settings_before
 
 NUMBERS = ("name", "uploads", "rounds", "evaluate_every", "evaluate", "target", "snapshot_every", "proxy_sample")
-COUNTS = ("uploads", "rounds", "evaluate_every", "snapshot_every", "proxy_sample")
+COUNTS = ("uploads", "rounds", "turns", "evaluate_every", "snapshot_every", "proxy_sample")
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,13 @@ class Experiment:
     hold_back: float = SHARE  # of their data, by which clients judge what is better; they train on the rest
     pool_every: int = 0  # uploads from one that is scored on the whole evaluation pool to the next; 0: none is
     defence: Defence | None = None  # what one client may do to the others; None: anything
+    drift: Drifts | None = None  # how clients' data drift; None: as the world and its shift say
+    watch: Watches | None = None  # how clients decide when to refresh; None: they refresh all the time
+    turns: int | None = None  # how long a run with a watch lasts: moments at which clients see new data, of all clients
 
     def __post_init__(self) -> None:
         rules = {
-            **{f"{name} is at least 1": self._numbers[name] is None or self._numbers[name] >= 1 for name in COUNTS},
+            **{f"{name} is at least 1": vars(self)[name] is None or vars(self)[name] >= 1 for name in COUNTS},
             "evaluate_every_rounds is at least 1": self.evaluate_every_rounds is None
             or self.evaluate_every_rounds >= 1,
             "tune is at least 0": self.tune >= 0,
@@ -69,6 +74,7 @@ class Experiment:
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
         check(self, rules)
+        self._check_turns()
         judges = self.accept == "better" or self.hold_back == SHARE
         check(self, {"hold_back has an effect only with accept = better": judges})
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
@@ -85,26 +91,55 @@ class Experiment:
             raise ValueError(f"{type(self.model).__name__} is not a model: let its class inherit artesian.Model")
         if not len(self.world.names):
             raise ValueError("The world has no clients")
-        if self.shift.kind != "own":
+        if self.drift is not None:
+            object.__setattr__(self, "world", DriftingWorld(self.plain_world, self.drift))
+        elif self.shift.kind != "own":
             object.__setattr__(self, "world", Shifted(self.plain_world, self.shift))
         elif isinstance(self.world, Shifted):
             object.__setattr__(self, "shift", self.world.shift)
 
+    def _check_turns(self) -> None:
+        """Refuse settings that a drift or a watch cannot go with."""
+        watched = self.watch is not None
+        refused = {
+            "A drift and a shift cannot go together: leave one of the two out": self.drift is not None
+            and self.shift.kind != "own",
+            "turns has an effect only with [watch]": not watched and self.turns is not None,
+            "A run with [watch] lasts a number of turns: set turns": watched and self.turns is None,
+            "A run with [watch] lasts turns, not rounds: leave rounds out": watched and self.rounds is not None,
+            "A run with [watch] is evaluated by turns: leave evaluate_every_rounds out": watched
+            and self.evaluate_every_rounds is not None,
+            'In a run with [watch], tune needs accept = "better"': watched
+            and self.tune > 0
+            and self.accept != "better",
+        }
+        for sentence, holds in refused.items():
+            if holds:
+                raise ValueError(sentence)
+
     @property
     def plain_world(self) -> World:
-        """The world without its shift."""
-        return self.world.world if isinstance(self.world, Shifted) else self.world
+        """The world without its shift and drift."""
+        return self.world.world if isinstance(self.world, (Shifted, DriftingWorld)) else self.world
 
     @property
     def length(self) -> str:
         """How long the run lasts, in words: `1000 uploads`."""
+        if self.turns:
+            return f"{self.turns} turns"
         return f"{self.rounds} rounds" if self.rounds else f"{self.uploads} uploads"
+
+    @property
+    def _most_uploads(self) -> int | None:
+        """How many uploads there may be, where the run is not measured in rounds."""
+        return None if self.rounds else self.turns or self.uploads
 
     def planned(self) -> Self:
         """The same experiment, its algorithm told how long the run is and how many clients it begins with."""
         self._check_cohort()
         self._check_honest()
-        forecast = Forecast(self._early(), None if self.rounds else self.uploads, self.rounds)
+        self._check_watch()
+        forecast = Forecast(self._early(), self._most_uploads, self.rounds)
         return replace(self, algorithm=self.algorithm.planned(forecast))
 
     def resumed(self, recorded: Mapping[str, Any]) -> Self:
@@ -134,13 +169,26 @@ class Experiment:
         if round(self.fleet.hostile_share * clients) == clients:
             raise SettingError(f"All clients would be hostile: there are {clients}", "Lower hostile_share")
 
+    def _check_watch(self) -> None:
+        """Clients can decide, and an oracle has something to know."""
+        if self.watch is None:
+            return
+        if self.algorithm.pace().in_rounds:
+            raise SettingError(
+                f"{self.algorithm.name} works in rounds, whose clients the server chooses, so none can decide",
+                "Choose an algorithm that is a stream, or leave [watch] out",
+            )
+        if self.watch.when == ORACLE and type(self.world).concept is World.concept:
+            raise SettingError("An oracle knows the drifts of a world, and this world has none", "Add a table [drift]")
+
     def check_run(self, seed: int) -> None:
         """Refuse a run that would never fold, cannot train, or lacks proxy sets that its settings need."""
         self.algorithm.check_plan(self.training)
         batch, flushed = self.algorithm.pace().batch, self.algorithm.flush_on_stop
-        if self.rounds is None and batch > self.uploads and not flushed:
-            problem = f"A fold needs {batch} uploads, but the run has {self.uploads} in all"
-            raise SettingError(problem, "Raise uploads, or lower buffer_size")
+        most = self._most_uploads
+        if most is not None and batch > most and not flushed:
+            problem = f"A fold needs {batch} uploads, but the run has {most} in all"
+            raise SettingError(problem, f"Raise {'turns' if self.turns else 'uploads'}, or lower buffer_size")
         proxies = self.world.proxies(seed)
         check_size(proxies, self.proxy_sample)
         self.start.check_data(proxies)
@@ -181,7 +229,8 @@ class Experiment:
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
         found = {"recipes": names, "tune": self.tune, "evaluate_every_rounds": self.evaluate_every_rounds}
         found |= {"export": self.export, "pool_every": self.pool_every}
-        found |= {"defence": self.defence and self.defence.tree}
+        found |= {"defence": self.defence and self.defence.tree, "drift": self.drift and self.drift.settings}
+        found |= {"watch": self.watch and self.watch.tree, "turns": self.turns}
         if self.accept == "better":
             found |= {"accept": self.accept, "hold_back": self.hold_back}
         return {name: value for name, value in found.items() if value}
@@ -191,6 +240,8 @@ class Experiment:
         sizes = [len(samples) for samples in self.world.proxies(seed).values()]
         name, clients, world = self.algorithm.name, len(self.world.names), self.world.describe()["name"]
         lines = [f"{self.name}: {name}, {clients} clients of the world {world}, {self.length}", self.start.words(sizes)]
+        if self.watch is not None:
+            lines.append(f"Clients decide at every turn whether to refresh: {self.watch.words}")
         if len(sizes) <= 1 and self.algorithm.stands_for:
             found = (
                 "until it finds kinds of clients" if self.algorithm.finds_clusters(1) else "and no mixture to estimate"

@@ -25,8 +25,11 @@ from artesian.core import (
     Task,
     Upload,
     derive,
+    generator,
 )
 from artesian.data.datasets import Samples
+from artesian.drift.detector import Batch, Part
+from artesian.drift.observing import batch_of
 from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, take_over
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
@@ -103,7 +106,27 @@ class Judged:
     pool: tuple[float, ...] = ()  # of what was trained, drawn, and used
 
 
-Work = Job | Score | Judging
+@dataclass(frozen=True)
+class Look:
+    """A client's turn: what it uses, and how many new samples it sees."""
+
+    client: ClientId
+    cycle: int
+    used: Ensemble
+    batch: int
+    part: Part = "losses"  # of them, what is watched
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a client saw at its turn, and how well what it used does on test data of that turn."""
+
+    batch: Batch
+    score: float
+
+
+Work = Job | Score | Judging | Look
+Outcome = Done | float | Judged | Observed
 
 
 @dataclass(frozen=True)
@@ -258,10 +281,21 @@ class Place:
         """How many of its samples a client trains on: all that it does not hold back."""
         return len(train) if self.hold_back is None else self._split(client, train).train.samples
 
-    def do(self, work: Work, spent: Stopwatch) -> Done | float | Judged:
+    def observe(self, look: Look, spent: Stopwatch) -> Observed:
+        """New samples of a client's data of one cycle, with what the models in use make of them."""
+        with spent.part("evaluating"):
+            visit = self.world.visit(self.seed, look.client, look.cycle)
+            order = generator(self.seed, "watch", look.client, look.cycle).permutation(len(visit.train))
+            new = self.model.learner(*(array[order[: look.batch]] for array in (visit.train.x, visit.train.y)))
+            score = self.model.learner(visit.test.x, visit.test.y).score(look.used)
+            return Observed(batch_of(new, look.used, (look.part,)), score)
+
+    def do(self, work: Work, spent: Stopwatch) -> Outcome:
         """Whatever is asked for."""
         if isinstance(work, Job):
             return self.perform(work, spent)
+        if isinstance(work, Look):
+            return self.observe(work, spent)
         return self.score(work, spent) if isinstance(work, Score) else self.judge(work, spent)
 
     def _split(self, client: ClientId, train: Samples) -> Split:
@@ -310,7 +344,7 @@ def _settle_in(place: Place, data: Made) -> Perform:
     return partial(_do, place)
 
 
-def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Done | float | Judged]]:
+def _do(place: Place, parcel: Parcel[Work]) -> Parcel[Answer[Outcome]]:
     spent = Stopwatch()
     found = place.do(parcel.content, spent)
     seconds = spent.seconds

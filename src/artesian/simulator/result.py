@@ -18,7 +18,7 @@ from artesian.storage.journal import read_journal
 if TYPE_CHECKING:
     import pandas
 
-Rows = Literal["metrics", "clusters", "clients", "distributions", "shares", "journal"]
+Rows = Literal["metrics", "clusters", "clients", "distributions", "shares", "turns", "journal"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,6 +50,8 @@ class Run:
     """A table with one row per evaluation, cluster and distribution. Empty without the setting `export`."""
     shares: Mapping[str, np.ndarray] = field(default_factory=dict)
     """A table with one row per upload and cluster: true and estimated share. Empty without `export`."""
+    turns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """A table with one row per turn of a client that decides when to refresh. Empty without the table `[watch]`."""
     matrices: Mapping[int, Mapping[str, Matrix]] = field(default_factory=dict)
     """Matrices of the algorithm, such as similarities of clients, by uploads and name. Empty without `export`."""
 
@@ -92,7 +94,7 @@ class Run:
         if name == "journal":
             return self.journal
         tables = {"metrics": self.metrics, "clusters": self.clusters, "clients": self.clients}
-        tables |= {"distributions": self.distributions, "shares": self.shares}
+        tables |= {"distributions": self.distributions, "shares": self.shares, "turns": self.turns}
         if name not in tables:
             raise SettingError(f"A run has no table {name!r}", f"Name one of {', '.join(tables)} or journal")
         return tables[name]

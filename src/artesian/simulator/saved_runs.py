@@ -20,11 +20,12 @@ from artesian.simulator.export import DISTRIBUTIONS, SHARES, read_all_matrices
 from artesian.simulator.folder import read_json
 from artesian.simulator.result import Run
 from artesian.simulator.table import read_table
+from artesian.simulator.watching import TURNS
 from artesian.storage.blobs import Blobs
 from artesian.storage.codec import check_format
 from artesian.storage.files import storage
 
-EXPORTED = {"distributions": DISTRIBUTIONS, "shares": SHARES}  # on request
+EXPORTED = {"distributions": DISTRIBUTIONS, "shares": SHARES, "turns": TURNS}  # on request
 Mixtures = Mapping[ClientId, tuple[Mixture, Mixture | None]]
 
 
@@ -63,14 +64,15 @@ def open_run(folder: str | Path, *, unfinished: bool = False) -> Run:
     return _unfinished(path, config)
 
 
-def progress_in(folder: Path) -> tuple[int, int]:
-    """Uploads of honest clients and rounds of a run as of its newest snapshot; none where it has no snapshot yet."""
+def progress_in(folder: Path) -> dict[str, int]:
+    """Uploads of honest clients, rounds and turns of a run as of its newest snapshot; 0 where it has none yet."""
     checkpoint = _newest(folder)
     if checkpoint is None:
-        return 0, 0
+        return {"uploads": 0, "rounds": 0, "turns": 0}
     with _sound(folder / "snapshots"):
-        totals = checkpoint["totals"]
-        return totals["uploads"] - totals.get("hostile", 0), checkpoint["coordinator"]["state"]["rounds"]
+        totals, rounds = checkpoint["totals"], checkpoint["coordinator"]["state"]["rounds"]
+        uploads = totals["uploads"] - totals.get("hostile", 0)
+        return {"uploads": uploads, "rounds": rounds, "turns": totals.get("turns", 0)}
 
 
 def mixtures_in(folder: Path) -> Mixtures:

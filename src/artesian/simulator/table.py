@@ -17,7 +17,7 @@ from artesian.storage.files import storage
 
 Cell = int | float | str | None
 Row = tuple[Cell, ...]
-TEXT = ("client", "cluster", "distribution", "won")  # columns that hold names, whatever they look like
+TEXT = ("client", "cluster", "distribution", "won", "reason")  # columns that hold names, whatever they look like
 NEWER = ("discrepancy",)  # last columns that tables of the version before lack
 
 

@@ -18,7 +18,7 @@ from artesian.errors import Refused, SettingError, nearest
 from artesian.params import Params, seal
 from artesian.recipes import recipe
 from artesian.simulator.experiment import Experiment
-from artesian.simulator.run import Simulation
+from artesian.simulator.simulation import Simulation
 from artesian.storage.codec import decode, encode
 from artesian.testing.inprocess import InProcess
 from artesian.testing.toy import ToyFederation, ToyModel, ToyWorld

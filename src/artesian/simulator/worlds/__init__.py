@@ -7,13 +7,14 @@ from artesian.simulator.worlds.natural import Natural
 from artesian.simulator.worlds.relabelled import Relabelled
 from artesian.simulator.worlds.rotated import Rotated
 from artesian.simulator.worlds.synthetic import Synthetic
-from artesian.simulator.worlds.visit import Numbered, Visit, World
+from artesian.simulator.worlds.visit import Concept, Numbered, Visit, World
 
 KINDS: tuple[type[World], ...] = (Rotated, Relabelled, LabelGroups, FewClasses, Natural, Synthetic, Linear, DigitWorld)
 WORLDS: dict[str, type[World]] = {kind.name: kind for kind in KINDS}
 
 __all__ = [
     "WORLDS",
+    "Concept",
     "DigitWorld",
     "FewClasses",
     "LabelGroups",

@@ -24,6 +24,14 @@ class Visit:
     mixture: Mixture  # the true one
 
 
+@dataclass(frozen=True)
+class Concept:
+    """How far a client's data have drifted: two turns with equal concepts have the same distribution."""
+
+    drifts: int = 0  # begun so far
+    share: float = 1.0  # of the newest in its samples: less than 1 while a gradual drift lasts
+
+
 @runtime_checkable
 class World(Protocol):
     """A pure function from (seed, client, cycle) to data: any process may compute it.
@@ -88,6 +96,10 @@ class World(Protocol):
         one, two = (self.visit(seed, client, cycle) for cycle in (before, after))
         pairs = ((one.train, two.train), (one.test, two.test))
         return not all(np.array_equal(a.x, b.x) and np.array_equal(a.y, b.y) for a, b in pairs)
+
+    def concept(self, seed: int, client: ClientId, turn: int) -> Concept:
+        """How far a client's data have drifted at one of its turns; by default never."""
+        return Concept()
 
     def redrawn(self) -> Self:
         """The same world with new data in every cycle; itself where it cannot, or does so anyway."""
