@@ -379,6 +379,16 @@ def test_logins_that_trickle_make_room_for_others(server, monkeypatch) -> None:
     assert not own._strangers
 
 
+def test_a_page_that_cannot_note_an_upload_costs_it_nothing(server, caplog) -> None:
+    def fails(event, version) -> None:
+        raise RuntimeError("a mistake of the page")
+
+    server.service.observe = fails
+    upload(server)
+    assert server.service.coordinator.state.members["c0"].answered == 1
+    assert "the live page could not note an event" in caplog.text
+
+
 def test_a_restart_does_not_empty_the_page(tmp_path) -> None:
     first = Server(tmp_path / "store")
     upload(first, "c0", metrics=REPORT)
