@@ -44,6 +44,7 @@ from artesian.drift.policy import Situation as Situation
 from artesian.drift.policy import any_of as any_of
 from artesian.drift.policy import all_of as all_of
 from artesian.drift.rules import OnDrift as OnDrift
+from artesian.drift.rules import Again as Again
 from artesian.drift.rules import OnAge as OnAge
 from artesian.drift.rules import OnSamples as OnSamples
 from artesian.drift.rules import Every as Every

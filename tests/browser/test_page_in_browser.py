@@ -68,12 +68,12 @@ def join(server: Process, client: str) -> bytes:
     return task
 
 
-def upload(server: Process, client: str) -> None:
+def upload(server: Process, client: str, **metrics: float) -> None:
     """One upload; a name that is none of the toy world's sends what c0 would."""
     task = join(server, client)
     number, body = decode_task(task).number, answer("c0", task)
-    if client != "c0":
-        body = encode("upload", replace(decode("upload", body, Upload), client=client))
+    if client != "c0" or metrics:
+        body = encode("upload", replace(decode("upload", body, Upload), client=client, metrics=metrics))
     status, told = server.request("PUT", f"/v1/clients/{quote(client, safe='')}/uploads/{number}", SECRET, body)
     assert status == 200, told
 
@@ -109,6 +109,24 @@ def test_an_upload_is_on_the_page_a_moment_later(driver, server) -> None:
     until(driver, f"{row('c0')}.closest('tr').children[2].textContent === '{before + 1}'")
     assert driver.execute_script("return document.querySelectorAll('#map circle.dot').length") >= 1
     until(driver, "document.querySelectorAll('#loss path.line, #loss circle.dot').length >= 2")
+
+
+def test_scores_that_no_axis_can_hold_do_not_stop_the_page(driver, server) -> None:
+    for odd in (1e16, 1e16 + 2, -1e308):
+        upload(server, "far", score_before=-odd, score_after=odd)
+    upload(server, "near", score_before=1e16, score_after=1e16)
+    upload(server, "near", score_before=1e16 + 2, score_after=1e16 + 2)  # a step between them is lost in them
+    enter(driver, server)
+    for client in ("far", "near"):
+        until(driver, row(client))
+        driver.execute_script(f"{row(client)}.click()")
+        until(driver, f"document.getElementById('client-title')?.textContent === '{client}'")
+        charts = "[...document.querySelectorAll('#client .chart')]"
+        until(driver, f"{charts}.length === 2 && {charts}.every((one) => one.querySelector('svg'))")
+        driver.execute_script("document.getElementById('client').close()")
+    mark = driver.execute_script("return Number(document.body.dataset.mark)")
+    upload(server, "c0")
+    until(driver, f"Number(document.body.dataset.mark) > {mark}")
 
 
 def test_a_name_that_is_markup_stays_a_name(driver, server) -> None:

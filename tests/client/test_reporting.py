@@ -1,7 +1,5 @@
 """What a client tells the server of its refreshes: nothing unless asked, and never a number that means nothing."""
 
-import json
-
 import numpy as np
 import pytest
 from homes import MODEL, Home
@@ -28,8 +26,9 @@ def test_what_was_not_judged_is_not_reported(tmp_path, scores) -> None:
     assert Reports(tmp_path).metrics(False) == {"drift": 0.0}
 
 
-def test_a_damaged_file_is_refused(tmp_path) -> None:
-    (tmp_path / "outcome.json").write_text(json.dumps([1]))
+@pytest.mark.parametrize("text", ["[1]", '{"score_after": NaN}', '{"score_after": 1e999}', f'{{"a": 1{"0" * 400}}}'])
+def test_a_damaged_file_is_refused(tmp_path, text) -> None:
+    (tmp_path / "outcome.json").write_text(text)
     with pytest.raises(StorageError, match=r"outcome\.json"):
         Reports(tmp_path).metrics(False)
 

@@ -15,6 +15,7 @@ from artesian.drift.detector import Batch
 from artesian.errors import SettingError, StartedAfresh, StorageError
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.recipes.accepting import Choice
+from artesian.storage.codec import encode
 
 MODEL = SoftmaxRegression(3, 2)
 SMALL = "ks window=50 reference=50"
@@ -96,10 +97,13 @@ def test_a_watch_with_other_detectors_says_that_they_start_afresh(client) -> Non
         client.watch("drift", [SMALL, "labels"])
 
 
-def test_a_damaged_file_is_not_repaired(client) -> None:
+@pytest.mark.parametrize(
+    "damage", [b"nonsense", encode("watch", {"watching": np.zeros(0)}), encode("watch", {"watching": "x"})]
+)
+def test_a_damaged_file_is_not_repaired(client, damage) -> None:
     watch = client.watch("every 2", [])
     watch.request()
-    (client.home / "watch").write_bytes(b"nonsense")
+    (client.home / "watch").write_bytes(damage)
     with pytest.raises(StorageError, match="Cannot read what a watch remembered"):
         client.watch("every 2", [])
 

@@ -135,3 +135,21 @@ def test_an_event_is_one_line_of_json_whatever_a_client_is_called() -> None:
     assert text.startswith("event: facts\ndata: ")
     assert text.count("\n") == 3
     assert json.loads(text.splitlines()[1].removeprefix("data: ")) == {"client": "a\nb<script>"}
+
+
+def test_curves_are_bounded_in_number(monkeypatch) -> None:
+    monkeypatch.setattr(chronicle, "CURVES", 2)
+    told = made()
+    for cluster in ("k0", "k1", "k0", "k2"):  # clusters come and go
+        told.measure("loss", cluster, 0.0, 1.0)
+    assert sorted(told.facts()["series"]) == ["loss/k0", "loss/k2"]
+
+
+def test_whoever_was_forgotten_and_joined_again_is_not_gone() -> None:
+    told = made()
+    told.member("c0", {})
+    mark = told.mark
+    told.forget("c0")
+    assert told.facts(mark)["gone"] == ["c0"]
+    told.member("c0", {})
+    assert "gone" not in told.facts(mark)

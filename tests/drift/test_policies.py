@@ -9,6 +9,7 @@ from artesian.drift.policy import Policy, Situation, all_of, any_of
 from artesian.drift.policy_text import FORMS, RULES, policy, seconds_in
 from artesian.drift.rules import (
     DAY,
+    Again,
     Allowed,
     Always,
     AtLeastApart,
@@ -46,6 +47,20 @@ def at(now: float = 100.0, **known) -> Situation:
         ),
         (OnAge(60), at(), at(refreshed_at=70.0), "it never refreshed", "the last refresh was 30 s ago, not 1 min"),
         (OnSamples(5), at(samples=5), at(samples=4), "5 samples are new", "4 samples are new, not 5"),
+        (
+            Again(3),
+            at(answers=2),
+            at(answers=3),
+            "the newest drift was answered by 2 of 3 refreshes",
+            "no drift waits for another refresh",
+        ),
+        (
+            Again(3),
+            at(answers=1),
+            at(),
+            "the newest drift was answered by 1 of 3 refreshes",
+            "no drift waits for another refresh",
+        ),
         (Every(2), at(batches=2), at(batches=1), "2 batches came in", "1 batch came in, not 2"),
         (OnRequest(), at(asked=True), at(), "it was asked for", "nobody asked for it"),
         (
@@ -168,6 +183,7 @@ def test_amounts_that_cannot_be_are_refused(wrong) -> None:
     [
         ("drift", OnDrift()),
         ("drift or age 7d", OnDrift() | OnAge(7 * DAY)),
+        ("(drift or again 3) and budget 10/day", (OnDrift() | Again(3)) & Budget(refreshes=10)),
         ("(drift or age 7d) and budget 10/day", (OnDrift() | OnAge(7 * DAY)) & Budget(refreshes=10)),
         ("drift or age 7d and budget 10/day", OnDrift() | (OnAge(7 * DAY) & Budget(refreshes=10))),
         ("not drift and every 5 batches", ~OnDrift() & Every(5)),
@@ -200,7 +216,7 @@ def test_every_rule_of_the_table_can_be_written_as_it_says(tmp_path, monkeypatch
     [
         ("", "The policy '' is not understood: a rule is missing."),
         ("drfit", "there is no rule 'drfit'. Did you mean 'drift'?"),
-        ("drift or", "a rule is missing. Rules are age, allowed, always"),
+        ("drift or", "a rule is missing. Rules are again, age, allowed, always"),
         ("drift or and age 7d", "a rule is missing before 'and'"),
         ("(drift", "a closing bracket is missing"),
         ("drift) or age 7d", "')' comes where and, or, or nothing is expected"),

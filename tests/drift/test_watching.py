@@ -1,6 +1,6 @@
 """Decisions from batches: what a client knows, when it refreshes, and the same after a restart."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -132,3 +132,45 @@ def test_what_it_remembers_of_refreshes_is_bounded_and_no_budget_is_overdrawn() 
 def test_a_detector_that_lacks_its_part_stops_the_decision() -> None:
     with pytest.raises(Exception, match="needs labels, and this batch has none"):
         Watching("drift", ["labels"]).decide(losses(0.0), 0.0)
+
+
+def test_a_drift_may_be_answered_several_times() -> None:
+    """The third batch drifts; a fourth refresh would have another reason."""
+    watching, wanted = Watching("drift or again 3", [Loud()]), []
+    for now, first in enumerate([0.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0]):
+        wanted.append(watching.decide(losses(first), float(now)).refresh)
+        if wanted[-1]:
+            watching.refreshed(float(now))
+        watching.restore(decode("watch", encode("watch", watching.state()), dict))
+    assert wanted == [False, False, True, True, True, False, False]
+
+
+def test_a_refresh_that_answers_no_drift_is_not_repeated() -> None:
+    watching = Watching("every 1 or again 2", [Loud()])
+    watching.decide(losses(0.0), 0.0)
+    watching.refreshed(0.0)
+    assert watching.situation.answers == 0
+    watching.decide(losses(2.0), 1.0)
+    watching.refreshed(1.0)
+    assert watching.situation.answers == 1
+    watching.decide(losses(2.0), 2.0)  # another drift: counted anew
+    watching.refreshed(2.0)
+    assert watching.situation.answers == 1
+
+
+@dataclass
+class Counting(Loud):
+    """Keeps what it remembers in a field that nobody sets."""
+
+    seen: int = field(default=0, init=False)
+
+    def observe(self, batch: Batch) -> Drift | None:
+        self.seen += 1
+        return super().observe(batch)
+
+
+def test_what_a_detector_remembers_is_no_setting_of_it() -> None:
+    watching = Watching("drift", [Counting()])
+    watching.decide(losses(0.0), 0.0)
+    assert Watching("drift", [Counting()]).restore(watching.state()) == ()
+    assert Watching("drift", [Counting(limit=2.0)]).restore(watching.state()) == ("loud",)

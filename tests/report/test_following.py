@@ -5,6 +5,8 @@ import json
 import os
 import re
 import signal
+import socket
+import struct
 import threading
 import urllib.request
 import zlib
@@ -15,8 +17,9 @@ from launching import launcher
 from promises.federation import until
 
 from artesian.config.experiments import simulate
+from artesian.dashboard.streaming import framed
 from artesian.errors import NoRun, SettingError, UserError
-from artesian.report import following
+from artesian.report import following, live_page
 from artesian.report.following import FollowedRun, Tail, followed
 from artesian.report.live_page import RunsPage
 
@@ -136,7 +139,7 @@ def test_what_is_no_run_is_refused_in_plain_words(tmp_path, monkeypatch) -> None
 
 
 def test_a_tail_of_a_missing_file_is_empty(tmp_path) -> None:
-    assert Tail(tmp_path / "none").lines() == []
+    assert list(Tail(tmp_path / "none").lines()) == []
 
 
 @pytest.mark.heavy
@@ -215,3 +218,105 @@ def test_the_stream_tells_all_and_then_nothing_twice(page) -> None:
 def test_a_port_that_is_taken_is_refused_in_plain_words(page) -> None:
     with pytest.raises(UserError, match="Cannot listen on"):
         RunsPage([], page.port)
+
+
+def add(name: str, data: bytes):
+    """Something that appends to a file of a run."""
+
+    def append(folder: Path) -> None:
+        with open(folder / name, "ab") as file:
+            file.write(data)
+
+    return append
+
+
+def journal(text: bytes):
+    return add("journal.jsonl", b"%08x %s\n" % (zlib.crc32(text), text))
+
+
+DAMAGE = {
+    "time": add("metrics.csv", b"3,nan,c0,0,1,0,0.5,0.75,,,\r\n"),
+    "far": add("metrics.csv", b"3,1e300,c0,0,1,0,0.5,0.75,,,\r\n"),
+    "short": add("metrics.csv", b"3\r\n"),
+    "bytes": add("metrics.csv", b"3,1,\xff,0,1,0,0.5,0.75,,,\r\n"),
+    "field": add("metrics.csv", b"3,1," + b"x" * 200_000 + b",0,1,0,0.5,0.75,,,\r\n"),
+    "staleness": add("metrics.csv", b"3,1,c0,0,1," + b"9" * 4000 + b",0.5,0.75,,,\r\n"),
+    "accuracy": add("clusters.csv", b"3,1,k0,\r\n"),
+    "share": add("shares.csv", b"upload,client,cluster,estimated\r\nx,c0,k0,0.5\r\n"),
+    "list": journal(b"[]"),
+    "no time": journal(b'{"kind":"join"}'),
+    "never": journal(b'{"time":NaN,"kind":"join","client":"x"}'),
+    "deep": journal(b'{"time":1,"kind":"x","y":' + b"[" * 100_000),
+    "loss": journal(b'{"time":1,"kind":"upload","appraisals":{"k0":"x"}}'),
+    "refusals": add("summary.json", b'{"refusals":{"a":NaN}}'),
+    "summary": add("summary.json", b"[]"),
+    "snapshot": add("snapshots/000.json", b"{"),
+    "folder": lambda folder: (folder / "shares.csv").mkdir(),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_is_damaged_is_left_out_and_told(tmp_path, what) -> None:
+    folder = run_folder(tmp_path / "a")
+    DAMAGE[what](folder)
+    page = RunsPage(followed([folder]))
+    (told,) = page.news({})
+    page._server.server_close()
+    assert len(framed(told)) < 3000
+    assert [notice["text"] for notice in told["notices"] if notice["kind"] == "alarm"] == [
+        "Some of its files cannot be read"
+    ]
+    assert [row["client"] for row in told["members"]] == ["c1", "c0"]  # what is sound is there
+
+
+def test_a_folder_of_something_else_is_no_run(tmp_path) -> None:
+    (tmp_path / "config.json").write_text('{"format": 1}')
+    with pytest.raises(NoRun, match="is not of a run"):
+        followed([tmp_path])
+
+
+def test_a_large_file_is_read_in_blocks(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(following, "BLOCK", 8)
+    (tmp_path / "file").write_bytes(b"one\ntwo\nthree\n" + b"x" * 20 + b"\nfour\nfi")
+    tail = Tail(tmp_path / "file")
+    assert list(tail.lines())[:3] == [b"one", b"two", b"three"]
+    with open(tmp_path / "file", "ab") as file:
+        file.write(b"ve\n")
+    assert list(tail.lines()) == [b"five"]
+
+
+def asked(page: RunsPage, data: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", page.port), 10) as link:
+        link.sendall(data)
+        return link.recv(12)
+
+
+def test_odd_requests_and_hang_ups_leave_the_terminal_alone(tmp_path, capfd) -> None:
+    page = RunsPage(followed([run_folder(tmp_path / "a")]))
+    serving = threading.Thread(target=page.serve)
+    serving.start()
+    own = f"host: 127.0.0.1:{page.port}\r\n\r\n".encode()
+    assert asked(page, b"GET http://[ HTTP/1.1\r\n" + own) == b"HTTP/1.1 404"
+    link = socket.create_connection(("127.0.0.1", page.port), 10)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it is reset, not closed
+    link.sendall(f"GET /{page.key}/page/app.js HTTP/1.1\r\n".encode() + own)
+    link.close()
+    until(lambda: page._server._free._value == live_page.CONNECTIONS)
+    page.close()
+    serving.join()
+    assert capfd.readouterr().err == ""
+
+
+def test_connections_are_bounded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(live_page, "CONNECTIONS", 1)
+    page = RunsPage(followed([run_folder(tmp_path / "a")]))
+    serving = threading.Thread(target=page.serve)
+    serving.start()
+    with socket.create_connection(("127.0.0.1", page.port), 10):
+        until(lambda: not page._server._free._value)
+        with socket.create_connection(("127.0.0.1", page.port), 10) as other:
+            assert other.recv(1) == b""
+    until(lambda: page._server._free._value)
+    assert asked(page, f"GET /{page.key}/ HTTP/1.1\r\nhost: 127.0.0.1:{page.port}\r\n\r\n".encode()) == b"HTTP/1.1 200"
+    page.close()
+    serving.join()

@@ -5,11 +5,12 @@ import json
 
 import pytest
 from promises.federation import SECRET, Server, answer, trained
+from starlette.requests import ClientDisconnect
 
 from artesian.core import Act
 from artesian.dashboard.assets import HEADERS, assets
 from artesian.errors import Busy
-from artesian.server import page_routes
+from artesian.server import limits, page_routes
 from artesian.server.limits import Limits
 from artesian.server.messages import decode_task
 from artesian.server.operating import Operator
@@ -315,16 +316,77 @@ def test_a_stream_ends_when_the_server_stops_and_when_the_session_does(server, m
     assert routes.watching == 0
 
 
-def test_watchers_are_bounded(server) -> None:
+def test_watchers_are_bounded_also_when_they_come_at_once(server) -> None:
     routes = routes_of(server, watchers=1)
     key, _ = routes.sessions.begin("a0")
-    routes.watching = 1
 
     class Asked:
         cookies = {COOKIE: key}  # noqa: RUF012
+        headers: dict[str, str] = {}  # noqa: RUF012
 
-    with pytest.raises(Busy, match="Too many browsers follow the page"):
-        asyncio.run(routes.events(Asked()))
+    async def gone(_) -> None:
+        raise OSError
+
+    async def ask() -> None:
+        first = await routes.events(Asked())
+        with pytest.raises(Busy, match="Too many browsers follow the page"):
+            await routes.events(Asked())  # though the stream of the first has not begun
+        with pytest.raises(ClientDisconnect):
+            await first({"type": "http", "asgi": {"spec_version": "2.4"}}, None, gone)
+        await routes.events(Asked())  # and there is room again
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_page_cannot_use_up_the_watchers(server, site) -> None:
+    headers, _, _ = login(server)
+    for path in ("/page/session", "/page/clients/c0", "/page/events"):
+        reply = server.ask("GET", path, headers={**headers, "sec-fetch-site": site})
+        assert (reply.status_code, reply.json()["rule"]) == (401, "The request does not come from the page itself")
+    assert server.ask("GET", "/page/session", headers={**headers, "sec-fetch-site": "same-origin"}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "", "//"])
+def test_an_origin_that_is_none_is_refused(server, origin) -> None:
+    reply = server.ask("POST", "/page/login", headers={"origin": origin}, json={"token": server.admin})
+    assert (reply.status_code, reply.json()["error"]) == (401, "Unauthorized")
+
+
+def test_logins_that_trickle_make_room_for_others(server, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "STRANGERS", 2)
+    own = routes_of(server).limits
+
+    async def trickle(first: bytes):
+        yield first
+        await asyncio.Event().wait()
+
+    async def at_once():
+        yield b"whole"
+
+    async def receive() -> list[str]:
+        slow = [asyncio.create_task(own.receive_from_stranger(trickle(b"x"))) for _ in range(5)]
+        await asyncio.sleep(0)
+        assert await own.receive_from_stranger(at_once()) == b"whole"
+        told = await asyncio.gather(*slow[:4], return_exceptions=True)
+        assert not slow[4].done()  # of two places, whoever was quick took one and gave it back
+        slow[4].cancel()
+        await asyncio.wait(slow[4:])
+        return list(map(str, told))
+
+    told = asyncio.run(receive())
+    assert told == ["Too many slow requests without a credential are under way. Try again later."] * 4
+    assert not own._strangers
+
+
+def test_a_page_that_cannot_note_an_upload_costs_it_nothing(server, caplog) -> None:
+    def fails(event, version) -> None:
+        raise RuntimeError("a mistake of the page")
+
+    server.service.observe = fails
+    upload(server)
+    assert server.service.coordinator.state.members["c0"].answered == 1
+    assert "the live page could not note an event" in caplog.text
 
 
 def test_a_restart_does_not_empty_the_page(tmp_path) -> None:

@@ -3,10 +3,11 @@
 import http.client
 import json
 import signal
+import socket
 import time
 
 import pytest
-from promises.federation import Process
+from promises.federation import Process, until
 
 pytestmark = pytest.mark.heavy
 
@@ -70,3 +71,34 @@ def test_one_watcher_too_many_is_refused_and_makes_room_when_another_goes(tmp_pa
     reply.close()
     other.close()
     assert server.stop(signal.SIGTERM) == 0
+
+
+def test_slow_logins_keep_nobody_out_and_do_not_hold_up_the_end(tmp_path) -> None:
+    server = Process(tmp_path, "--set", "grace=60")
+    own = f"host: 127.0.0.1:{server.port}\r\norigin: http://127.0.0.1:{server.port}\r\n"
+    slow = f"POST /page/login HTTP/1.1\r\n{own}content-length: 100\r\n\r\n{{".encode()
+    links = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(300)]
+    for link in links:
+        link.sendall(slow)  # more than one address may have under way
+    ask = lambda: server.request("GET", "/v1/federation", server.token("enrol"))[0] == 200  # noqa: E731
+    until(ask, 20)  # all but a few were refused by then
+    server.upload("c0", server.join("c0"))
+    assert cookie(server)
+    began = time.monotonic()
+    assert server.stop(signal.SIGTERM) == 0
+    assert time.monotonic() - began < 10
+    for link in links:
+        link.close()
+
+
+def test_many_who_follow_at_once_are_as_few_as_allowed(tmp_path) -> None:
+    server = Process(tmp_path, "--set", "watchers=2")
+    ask = f"GET /page/events HTTP/1.1\r\nhost: x\r\ncookie: {cookie(server)}\r\n\r\n".encode()
+    links = [socket.create_connection(("127.0.0.1", server.port), 20) for _ in range(20)]
+    for link in links:
+        link.sendall(ask)
+    told = [link.recv(12)[-3:] for link in links]
+    assert sorted(told) == [b"200"] * 2 + [b"429"] * 18
+    assert server.stop(signal.SIGTERM) == 0
+    for link in links:
+        link.close()

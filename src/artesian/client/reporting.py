@@ -41,8 +41,11 @@ class Reports:
         with storage(self._path):
             data = self._path.read_bytes()
         try:
-            return {name: float(score) for name, score in json.loads(data).items()}
-        except (ValueError, TypeError, AttributeError):
+            told = {name: float(score) for name, score in json.loads(data).items()}
+            if not all(map(isfinite, told.values())):
+                raise ValueError("a score that a server would refuse, and with it every upload")
+            return told
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             raise StorageError(f"Cannot read {self._path}", "Delete it: it holds only the last scores") from None
 
 

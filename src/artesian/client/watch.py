@@ -183,7 +183,7 @@ class Watch:
             fresh = self._watching.restore(told["watching"])
             self.history = tuple(from_tree(RefreshRecord, each) for each in told["history"])
             self._why = str(told["why"])
-        except (BadFormat, KeyError, TypeError, ValueError):
+        except (BadFormat, LookupError, TypeError, ValueError, AttributeError):
             raise StorageError(
                 f"Cannot read what a watch remembered: {self._path}", "Delete the file; the watch begins anew"
             ) from None

@@ -20,6 +20,7 @@ RECENT = 500  # uploads whose staleness is shown
 NOTICES = 60  # of one kind
 MEMBERS = 2000  # that are shown: those who were heard of last
 EXCHANGES = 40  # of one client
+CURVES = 200  # those that had a new point last
 MOVED = 0.3  # how much of a mixture has to change between two uploads to be a notice: total variation
 Kind = Literal["drift", "aside", "alarm", "act", "clusters", "membership"]
 Facts = dict[str, Any]
@@ -141,7 +142,8 @@ class Chronicle:
             changed = {name: series.since(since) for name, series in self._series.items()}
             told["series"] = {name: found for name, found in changed.items() if found is not None}
             told["members"] = [row for at, row in self._newest_members(since)]
-            told["gone"] = [client for at, client in self._gone if at > since] if since else []
+            gone = (client for at, client in self._gone if at > since and client not in self._members)
+            told["gone"] = list(gone) if since else []
             notices = [notice for held in self._notices.values() for at, notice in held if at > since]
             told["notices"] = sorted(notices, key=lambda notice: int(notice["number"]))
             return {key: value for key, value in told.items() if not since or value not in ([], {})}
@@ -158,7 +160,11 @@ class Chronicle:
         return self._mark
 
     def _count(self, name: str, time: float, value: float) -> None:
-        self._series.setdefault(name, Series(self.step)).add(time, value, self._next())
+        held = self._series.pop(name) if name in self._series else Series(self.step)
+        self._series[name] = held  # the newest change is last
+        held.add(time, value, self._next())
+        if len(self._series) > CURVES:
+            del self._series[next(iter(self._series))]
 
     def _newest(self, client: ClientId) -> Facts:
         """What the last uploads of a client add to its row."""

@@ -21,6 +21,7 @@ class Situation:
     sent: tuple[tuple[float, int], ...] = ()  # when, and how many bytes up and down
     asked: bool = False  # somebody called for a refresh
     alarms: tuple[int, ...] = ()  # in which batches since the last refresh drift was found, counted from 1
+    answers: int = 0  # refreshes since the newest drift was found, with the one that answered it; 0: there was none
 
 
 class Policy(Protocol):

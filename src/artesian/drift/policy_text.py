@@ -10,6 +10,7 @@ from artesian.drift.rules import (
     DAY,
     SIZES,
     UNITS,
+    Again,
     Allowed,
     Always,
     AtLeastApart,
@@ -113,6 +114,10 @@ def _age(arguments: Arguments) -> Policy:
     return OnAge(seconds_in(_only(arguments)))
 
 
+def _again(arguments: Arguments) -> Policy:
+    return Again(_whole(_only(arguments)))
+
+
 def _samples(arguments: Arguments) -> Policy:
     return OnSamples(_whole(_only(arguments)))
 
@@ -177,6 +182,7 @@ def _amount(text: str, units: Mapping[str, float], what: str) -> float:
 
 RULES: dict[str, Callable[[Arguments], Policy]] = {
     "drift": _plain(OnDrift),
+    "again": _again,
     "age": _age,
     "samples": _samples,
     "every": _every,
@@ -190,6 +196,7 @@ RULES: dict[str, Callable[[Arguments], Policy]] = {
 }
 FORMS = {
     "drift": "drift",
+    "again": "again 3",
     "age": "age 7d",
     "samples": "samples 500",
     "every": "every 5",

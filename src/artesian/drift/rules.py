@@ -30,6 +30,27 @@ class OnDrift(Policy):
 
 
 @dataclass(frozen=True)
+class Again(Policy):
+    """Refresh again after a refresh that answered a drift, until there were so many: one is often too few."""
+
+    refreshes: int = 3
+
+    def __post_init__(self) -> None:
+        check(self, {"refreshes is at least 2": self.refreshes >= 2})
+
+    def wants(self, situation: Situation) -> str | None:
+        if not 0 < situation.answers < self.refreshes:
+            return None
+        return f"the newest drift was answered by {situation.answers} of {self.refreshes} refreshes"
+
+    def declines(self, situation: Situation) -> str:
+        return "no drift waits for another refresh"
+
+    def __str__(self) -> str:
+        return f"again {self.refreshes}"
+
+
+@dataclass(frozen=True)
 class OnAge(Policy):
     """Refresh when the last refresh is so long ago, or there was none."""
 

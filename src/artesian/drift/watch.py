@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 
 from artesian.core import Tree, described
 from artesian.drift import policy_text
@@ -52,7 +52,8 @@ class Watching:
         """A refresh took place, with so many bytes up and down: what comes next is the new normal."""
         known = self._known
         refreshes, sent = (*known.refreshes, now)[-COUNTED:], (*known.sent, (now, bytes_))
-        self._known = Situation(now, refreshed_at=now, refreshes=refreshes, sent=_bounded(sent))
+        answers = 1 if known.drift else known.answers + bool(known.answers)
+        self._known = Situation(now, refreshed_at=now, refreshes=refreshes, sent=_bounded(sent), answers=answers)
         for each in self.detectors:
             each.reset()
 
@@ -99,5 +100,6 @@ def _bounded(sent: tuple[tuple[float, int], ...]) -> tuple[tuple[float, int], ..
 
 
 def _told(each: Detector) -> Tree:
-    """A detector by its name and settings."""
-    return to_tree(described(each, each.name))
+    """A detector by its name and settings; a field that nobody sets is none."""
+    kept: list[str] = [f.name for f in fields(each) if not f.init] if is_dataclass(each) else []
+    return {name: to_tree(value) for name, value in described(each, each.name).items() if name not in kept}

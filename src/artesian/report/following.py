@@ -6,20 +6,24 @@ import csv
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from artesian.core import ClientId, ClusterId
 from artesian.dashboard.chronicle import About, Chronicle, Exchange, rounded
-from artesian.errors import NoRun, SettingError
+from artesian.errors import ArtesianError, NoRun, SettingError
 from artesian.simulator.folder import read_json
 from artesian.simulator.saved_runs import config_of, mixtures_in
 from artesian.storage.files import storage
 
 MOST = 12  # runs on one page
+LATEST = 1e12  # a moment beyond it is damage
+BLOCK = 1 << 24  # bytes of a file that are read at once
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, csv.Error)  # of a line
 Row = dict[str, str]
+T = TypeVar("T")
 
 
 class Tail:
@@ -33,15 +37,17 @@ class Tail:
         """Whether the file is shorter than what was read: the run was resumed from an earlier snapshot."""
         return self._size() < self._at
 
-    def lines(self) -> list[bytes]:
-        """What is new."""
-        if self._size() <= self._at:
-            return []
-        with storage(self.path), open(self.path, "rb") as file:
-            file.seek(self._at)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._at += len(whole) + len(newline)
-        return whole.splitlines() if newline else []
+    def lines(self) -> Iterator[bytes]:
+        """What is new, read a block at a time."""
+        while self._size() > self._at:
+            with storage(self.path), open(self.path, "rb") as file:
+                file.seek(self._at)
+                block = file.read(BLOCK)
+            whole, newline, _ = block.rpartition(b"\n")
+            if not newline and len(block) < BLOCK:
+                return
+            self._at += len(whole) + len(newline) if newline else len(block)  # no line of ours is as long as a block
+            yield from whole.splitlines()
 
     def _size(self) -> int:
         with storage(self.path):
@@ -55,8 +61,12 @@ class TailedTable:
         self.tail, self._columns = Tail(path), list[str]()
 
     def rows(self) -> Iterator[Row]:
-        """What is new."""
-        for cells in csv.reader(line.decode() for line in self.tail.lines()):
+        """What is new; of a line that is damaged, nothing."""
+        for line in self.tail.lines():
+            try:
+                (cells,) = csv.reader([line.decode()])
+            except DAMAGE:
+                cells = []
             if self._columns:
                 yield dict(zip(self._columns, cells, strict=False))
             else:
@@ -69,8 +79,11 @@ class FollowedRun:
     def __init__(self, folder: Path, key: str, name: str = "") -> None:
         self.folder, self.key = folder, key
         config = config_of(folder)
-        self._algorithm = str(config["experiment"]["algorithm"]["name"])
-        self.name = name or f"{config['experiment']['name']}, seed {config['seed']}"
+        try:
+            self._algorithm = str(config["experiment"]["algorithm"]["name"])
+            self.name = name or f"{config['experiment']['name']}, seed {config['seed']}"
+        except (LookupError, TypeError):
+            raise NoRun(f"{folder / 'config.json'} is not of a run", "Name a folder that simulate wrote") from None
         self.turns = 0  # how often it was read from its beginning
         self.chronicle = self._begin()
 
@@ -85,6 +98,7 @@ class FollowedRun:
         self._mixtures: dict[int, dict[ClusterId, float]] = {}  # by upload, where the run exports them
         self._known: dict[ClientId, dict[ClusterId, float]] = {}  # the newest mixture of each client
         self._snapshot = ""
+        self._damaged = False  # was something found that cannot be read?
         live = not (self.folder / "summary.json").exists()
         return Chronicle(About(self.key, self.name, self._algorithm, "virtual", live), step=1.0)
 
@@ -94,26 +108,40 @@ class FollowedRun:
         ended = self.chronicle.about.live and (self.folder / "summary.json").exists()
         if ended or any(tail.was_cut for tail in tails):
             self.chronicle = self._begin()
-        self._read_journal()
-        self._read_shares()
-        for row in self._metrics.rows():
-            self._upload(row)
-        for row in self._clusters.rows():
-            self.chronicle.measure("accuracy", row["cluster"], float(row["time"]), float(row["accuracy"]))
-        self._read_mixtures()
-        self._tell_totals()
+        self._take(self._event, self._journal.lines())
+        self._take(self._share, self._shares.rows())
+        self._take(self._upload, self._metrics.rows())
+        self._take(self._score, self._clusters.rows())
+        self._take(lambda tell: tell(), (self._read_mixtures, self._tell_totals))
 
     # inside
 
-    def _read_journal(self) -> None:
-        for line in self._journal.lines():
-            text = line[9:]
-            if line[:9] != b"%08x " % zlib.crc32(text):
-                continue  # a damaged journal is not this reader's business
+    def _take(self, take: Callable[[T], None], found: Iterable[T]) -> None:
+        """Take in one after the other; what is damaged is left out, and told once."""
+        try:
+            for one in found:
+                try:
+                    take(one)
+                except DAMAGE:
+                    self._note_damage()
+        except ArtesianError:  # the file itself cannot be read
+            self._note_damage()
+
+    def _note_damage(self) -> None:
+        if not self._damaged:
+            self.chronicle.notice("alarm", float(self._totals["time"]), "Some of its files cannot be read")
+        self._damaged = True
+
+    def _event(self, line: bytes) -> None:
+        text = line[9:]
+        if line[:9] == b"%08x " % zlib.crc32(text):  # a damaged journal is not this reader's business
             self._note(json.loads(text))
 
+    def _score(self, row: Row) -> None:
+        self.chronicle.measure("accuracy", row["cluster"], _time(row["time"]), float(row["accuracy"]))
+
     def _note(self, record: dict[str, Any]) -> None:
-        time, client = float(record["time"]), record.get("client", "")
+        time, client = _time(record["time"]), str(record.get("client", ""))
         self._totals["time"] = max(self._totals["time"], round(time))
         if record["kind"] in ("join", "leave"):
             self._present[client] = record["kind"] == "join"
@@ -126,22 +154,21 @@ class FollowedRun:
             self._totals["set_aside"] += 1
             self.chronicle.notice("aside", time, f"upload not folded: {why}", name.rpartition("/")[0])
 
-    def _read_shares(self) -> None:
-        for row in self._shares.rows():
-            if share := _number(row, "estimated"):
-                self._mixtures.setdefault(int(row["upload"]), {})[row["cluster"]] = share
+    def _share(self, row: Row) -> None:
+        if share := _number(row, "estimated"):
+            self._mixtures.setdefault(int(row["upload"]), {})[row["cluster"]] = share
 
     def _upload(self, row: Row) -> None:
-        client, time = row["client"], float(row["time"])
+        client, time, staleness = row["client"], _time(row["time"]), _count(row["staleness"])
+        self._totals["version"] = max(self._totals["version"], _count(row["version"]))
         self._answered[client] += 1
-        self._totals["version"] = max(self._totals["version"], int(row["version"]))
         accepted = _number(row, "accepted")
         mixture = self._mixtures.pop(int(row["upload"]), None)
         exchange = Exchange(
             time=time,
             client=client,
             number=self._answered[client],
-            staleness=int(row["staleness"]),
+            staleness=staleness,
             mixture=mixture,
             before=_number(row, "before"),
             after=_number(row, "after") if accepted is None else accepted,
@@ -171,7 +198,8 @@ class FollowedRun:
         self.chronicle.table("totals", {**self._totals, "present": present, "members": members})
         summary = self.folder / "summary.json"
         if summary.exists():
-            self.chronicle.table("reasons", dict(read_json(summary).get("refusals") or {}))
+            refused = dict(read_json(summary).get("refusals") or {})
+            self.chronicle.table("reasons", {str(why): _count(times) for why, times in refused.items()})
 
 
 def followed(places: Sequence[Path]) -> list[FollowedRun]:
@@ -209,3 +237,18 @@ def _number(row: Row, column: str) -> float | None:
     except ValueError:
         return None
     return value if isfinite(value) else None
+
+
+def _time(told: Any) -> float:
+    """A moment of a run, which every chart can show."""
+    time = float(told)
+    if not abs(time) < LATEST:
+        raise ValueError("not a moment")
+    return time
+
+
+def _count(told: Any) -> int:
+    count = int(told)
+    if not 0 <= count < 1 << 53:
+        raise ValueError("not a count")
+    return count

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import secrets
+import sys
 import threading
 import time
 from collections.abc import Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from artesian.dashboard.assets import HEADERS, assets, page_of_runs
 from artesian.dashboard.streaming import HEADERS as STREAMED
@@ -24,6 +25,8 @@ from artesian.report.following import FollowedRun
 
 HOST = "127.0.0.1"
 TICK = 1.0  # seconds between two looks at the files
+CONNECTIONS = 64  # at once
+PATIENCE = 30.0  # seconds for a request to come, and for what was sent to be taken
 QUIET = 15  # ticks without news after which a stream shows that it is alive
 
 
@@ -36,10 +39,9 @@ class RunsPage:
         self.stopping = threading.Event()
         self._turn, self._read_at = threading.Lock(), 0.0
         try:
-            self._server = ThreadingHTTPServer((HOST, port), partial(_Request, self))
+            self._server = _Server((HOST, port), partial(_Request, self))
         except OSError as error:
             raise UserError(f"Cannot listen on {HOST}:{port}: {error.strerror}", "Choose another --port") from None
-        self._server.daemon_threads = True
 
     @property
     def port(self) -> int:
@@ -87,9 +89,37 @@ class RunsPage:
         return told
 
 
+class _Server(ThreadingHTTPServer):
+    """A thread for every connection, up to a number; one too many is closed."""
+
+    daemon_threads = True
+
+    def __init__(self, *options: Any) -> None:
+        self._free = threading.BoundedSemaphore(CONNECTIONS)
+        super().__init__(*options)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that hangs up is no error; anything else is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
 class _Request(BaseHTTPRequestHandler):
     """One request of a browser."""
 
+    timeout = PATIENCE  # as the class of it wants it: of every read and write
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "artesian", ""
 
@@ -100,14 +130,14 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer a path below the key; anything else is not there."""
         own = {f"{host}:{self.page.port}" for host in (HOST, "localhost")}
-        split = urlsplit(self.path)
-        _, key, *rest = (*split.path.split("/", 2), "")
+        path, _, query = self.path.partition("?")
+        _, key, *rest = (*path.split("/", 2), "")
         if self.headers.get("host") not in own:
             self._send(403, b"This page answers under its own address only", "text/plain; charset=utf-8")
         elif not secrets.compare_digest(key.encode(), self.page.key.encode()):
             self._send(404, b"Use the whole address that artesian dashboard prints", "text/plain; charset=utf-8")
         else:
-            self._answer(rest[0], split.query)
+            self._answer(rest[0], query)
 
     def _answer(self, path: str, query: str) -> None:
         if path == "page/events":

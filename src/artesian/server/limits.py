@@ -22,6 +22,7 @@ from artesian.server.settings import Settings
 from artesian.storage.codec import HEADER_LIMIT
 
 SMALL = 1 << 14  # bytes of a join
+STRANGERS = 16  # bodies read at once of those who have shown no credential yet
 RANGE = re.compile(r"bytes (\d{1,15})-(\d{1,15})/(\d{1,15})")
 DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]{44}):")
 
@@ -49,6 +50,7 @@ class Limits:
         self.joins, self.refusals = Rate(settings.joins_per_minute), Rate(settings.refusals_per_minute)  # by address
         self.draws = Rate(settings.draws_per_minute or 0)  # by client
         self._requests: Counter[str] = Counter()  # under way, by client
+        self._strangers: deque[asyncio.Timeout] = deque()  # whose bodies are under way, the longest first
 
     @contextmanager
     def request(self, client: str) -> Iterator[None]:
@@ -162,6 +164,24 @@ class Limits:
         except (TimeoutError, ClientDisconnect) as error:
             raise _broken_off(error, len(body), SMALL, self.settings.slowest) from None
         return bytes(body)
+
+    async def receive_from_stranger(self, stream: AsyncIterator[bytes]) -> bytes:
+        """A small body that itself is the credential. Of too many at once, the one that has taken longest has to go.
+
+        Whoever sends it in one go is always read; many who trickle hold few connections, and keep nobody out.
+        """
+        try:
+            async with asyncio.timeout(None) as deadline:
+                self._strangers.append(deadline)
+                if len(self._strangers) > STRANGERS:
+                    self._strangers.popleft().reschedule(asyncio.get_running_loop().time())
+                try:
+                    return await self.receive_small(stream)
+                finally:
+                    if deadline in self._strangers:
+                        self._strangers.remove(deadline)
+        except TimeoutError:
+            raise Busy("Too many slow requests without a credential are under way", "Try again later") from None
 
     @asynccontextmanager
     async def room(self, length: int) -> AsyncIterator[None]:

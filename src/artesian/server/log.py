@@ -23,6 +23,7 @@ STUDIES = logging.getLogger("artesian.studies")
 CLUSTERS = logging.getLogger("artesian.clusters")
 CONNECTIONS = logging.getLogger("artesian.connections")
 DEFENCE = logging.getLogger("artesian.defence")
+PAGE = logging.getLogger("artesian.page")
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 ERROR = "artesian.error"  # the key of the scope under which the application puts the refusal's name

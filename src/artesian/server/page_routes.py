@@ -39,6 +39,7 @@ except ModuleNotFoundError:
 
 COOKIE = "artesian_page"
 CSRF = "artesian-csrf"  # the header that every act shows
+OTHERS = ("cross-site", "same-site")  # what a browser says of a request that another page, or another port's, made
 TICK = 1.0  # seconds between two messages of a stream
 QUIET = 15  # ticks without news after which a stream shows that it is alive
 JsonRoute = Callable[..., Awaitable[JSONResponse]]
@@ -76,7 +77,7 @@ class PageRoutes:
         """Exchange an admin token for a session."""
         check_origin(request)
         check_encoding(request.headers)
-        token = _token_in(await self.limits.receive_small(request.stream()))
+        token = _token_in(await self.limits.receive_from_stranger(request.stream()))
         if self.limits.refusals.is_spent(address_of(request.client)) and not self.auth.knows(token):
             raise too_many_refusals()
         key, made = self.sessions.begin(await self._admin(token))
@@ -108,7 +109,9 @@ class PageRoutes:
         self._session(request)
         if self.watching >= self.settings.watchers:
             raise Busy("Too many browsers follow the page", "Close one, or raise the setting watchers")
-        return StreamingResponse(self._stream(request.cookies.get(COOKIE, "")), headers=STREAMED, media_type=KIND)
+        self.watching += 1  # in the same moment: of many who ask at once, none slips in
+        stream = self._stream(request.cookies.get(COOKIE, ""))
+        return Followed(stream, self._unwatched, headers=STREAMED, media_type=KIND)
 
     async def forget(self, client: str, request: Request) -> JSONResponse:
         """Take all that a member uploaded out of the state, and drop its record."""
@@ -138,6 +141,8 @@ class PageRoutes:
         return judge
 
     def _session(self, request: Request) -> PageSession:
+        if request.headers.get("sec-fetch-site") in OTHERS:
+            raise _not_from_the_page()  # it could not read the answer, and yet use up the watchers
         found = self.sessions.find(request.cookies.get(COOKIE, ""))
         if found is None:
             raise Unauthorized("Nobody is signed in to the page", "Sign in with an admin token")
@@ -157,22 +162,21 @@ class PageRoutes:
         return await act_in(request, self.limits, by)
 
     async def _stream(self, key: str) -> AsyncIterator[bytes]:
-        self.watching += 1
-        try:
-            yield OPENING
-            mark = quiet = 0
-            while not self.service.stopping.is_set():
-                if self.sessions.find(key) is None:
-                    yield framed({}, "over")
-                    return
-                self._score()
-                mark, message = await asyncio.to_thread(partial(self._news, mark))
-                quiet = 0 if message else quiet + 1
-                if message or quiet % QUIET == 0:
-                    yield message or HERE
-                await asyncio.sleep(TICK)
-        finally:
-            self.watching -= 1
+        yield OPENING
+        mark = quiet = 0
+        while not self.service.stopping.is_set():
+            if self.sessions.find(key) is None:
+                yield framed({}, "over")
+                return
+            self._score()
+            mark, message = await asyncio.to_thread(partial(self._news, mark))
+            quiet = 0 if message else quiet + 1
+            if message or quiet % QUIET == 0:
+                yield message or HERE
+            await asyncio.sleep(TICK)
+
+    def _unwatched(self) -> None:
+        self.watching -= 1
 
     def _news(self, since: int) -> tuple[int, bytes]:
         """What changed after a mark, and the newest mark."""
@@ -187,6 +191,20 @@ class PageRoutes:
         task = asyncio.create_task(self.facts.scores.update())
         self._scoring.add(task)
         task.add_done_callback(self._scoring.discard)
+
+
+class Followed(StreamingResponse):
+    """A stream, and what to do when it is over, however it ends."""
+
+    def __init__(self, content: AsyncIterator[bytes], ended: Callable[[], None], **options: Any) -> None:
+        super().__init__(content, **options)
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._ended()
 
 
 class PageHeaders:
@@ -211,11 +229,22 @@ class PageHeaders:
 
 def check_origin(request: Request) -> None:
     """Refuse what another site's page has a browser send."""
-    site = request.headers.get("sec-fetch-site")
-    origin = urlsplit(request.headers.get("origin", "")).netloc
+    site, origin = request.headers.get("sec-fetch-site"), _host_in(request.headers.get("origin", ""))
     own = site == "same-origin" if site is not None else bool(origin) and origin == request.headers.get("host")
     if not own:
-        raise Unauthorized("The request does not come from the page itself", "Use the page at the server's address")
+        raise _not_from_the_page()
+
+
+def _not_from_the_page() -> Unauthorized:
+    return Unauthorized("The request does not come from the page itself", "Use the page at the server's address")
+
+
+def _host_in(origin: str) -> str:
+    """Host and port of an origin; empty where it is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _sending(asset: Asset) -> Callable[[Request], Awaitable[Response]]:

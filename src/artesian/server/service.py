@@ -20,7 +20,7 @@ from artesian.engine.view import Measure
 from artesian.engine.workbench import Beside, Found
 from artesian.errors import MachineError, Refused, StorageError, StoreDamaged, StudyFailed
 from artesian.server.federation import Federation
-from artesian.server.log import CLUSTERS, DEFENCE, STUDIES
+from artesian.server.log import CLUSTERS, DEFENCE, PAGE, STUDIES
 from artesian.server.replaying import replay
 from artesian.server.studies import Studies
 from artesian.server.versions import versions_of
@@ -302,7 +302,10 @@ class Service:
         events, self._unseen = self._unseen, []
         if self.observe is not None:
             for event, version in events:
-                self.observe(event, version)
+                try:
+                    self.observe(event, version)
+                except Exception:  # what happened is true and on disk, whoever fails to note it
+                    PAGE.exception("the live page could not note an event", extra={"fields": {"kind": event.kind}})
         return result
 
     def _log_clusters(self, before: set[ClusterId]) -> None:

@@ -2,14 +2,15 @@
 
 import { h, s, place, empty, number, moment, tableOf } from "./dom.js";
 
-const HEIGHT = 210, LEFT = 44, RIGHT = 12, TOP = 10, BOTTOM = 24;
+const HEIGHT = 210, LEFT = 44, RIGHT = 12, TOP = 10, BOTTOM = 24, MOST = 40;
 
-/** Round numbers between two ends, about so many. */
+/** Round numbers between two ends, about so many; they are counted, as a step may be lost in numbers that are very large. */
 export function ticks(low, high, wanted = 4) {
   const span = high - low || 1, rough = span / wanted, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const found = [];
-  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
+  const first = Math.ceil(low / step - 1e-9), count = Math.min(MOST, Math.floor((high - low) / step + 1e-9) + 1);
+  for (let i = 0; i < count && (first + i) * step <= high + step * 1e-9; i += 1) found.push(Math.abs((first + i) * step) < step * 1e-9 ? 0 : (first + i) * step);
   return found;
 }
 
