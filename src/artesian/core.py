@@ -33,6 +33,7 @@ Buffers = Literal["average", "server"]  # what a fold does with BatchNorm statis
 
 OWN = "own"  # what a client calls the one model it trained from several
 CONTROL = "control"  # what the shared control variate is called in a task, and its change in an upload
+BEFORE = "before"  # in the metadata of a field: what settings from before there was this field stand for
 ESTIMATE_ONLY = "estimate_only"  # the setting of a task that asks for a mixture and no training
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
-from typing import ClassVar, Literal
+from math import inf, sqrt
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from artesian.algorithms.finding import (
 )
 from artesian.algorithms.settings import only
 from artesian.core import (
+    BEFORE,
     Buffers,
     ClientId,
     Cluster,
@@ -86,6 +87,7 @@ class Confluence(Estimates):
     fewest: int = 20  # of how many clients an upload must be known before clusters are looked for
     clear: float = 2.5  # how clearly directions must stand out: the spread along the last over that along the next
     buffers: Buffers = "average"
+    fade_bounded: bool = field(default=True, metadata={BEFORE: False})  # at any upload, by no more than its change?
 
     def __post_init__(self) -> None:
         rules = {
@@ -104,6 +106,11 @@ class Confluence(Estimates):
         }
         check(self, rules)
         self.check_estimator()
+
+    def describe(self) -> dict[str, Any]:
+        """Without the newest setting where nobody changed it: so digests are those from before there was one."""
+        left_out = {"fade_bounded"} if self.fade_bounded else set()
+        return {name: value for name, value in super().describe().items() if name not in left_out}
 
     @property
     def stands_for(self) -> bool:  # type: ignore[override]
@@ -214,7 +221,7 @@ class Confluence(Estimates):
             for (k, cluster), part in zip(state.clusters.items(), parts.tolist(), strict=True)
         }
         if (by := self.fade * step * (1 - _reached(m))) and len(clusters) > 1:
-            longest = sqrt(dot(state.layout, change, change))
+            longest = sqrt(dot(state.layout, change, change)) if self.fade_bounded else inf
             clusters = _bounded(state, _drawn_together(state.layout, clusters, by), longest)
         memory["moves"] = np.append(state.memory["moves"], _distance_moved(state.layout, change))[-REMEMBERED:]
         notes |= {"step": step, "done": done, "pull": self.pull(state)}

@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import numpy as np
 from safetensors.numpy import save
 
-from artesian.core import Tree
+from artesian.core import BEFORE, Tree
 from artesian.errors import BadFormat, UnknownFormat
 from artesian.params import Layout, seal
 from artesian.storage.older import translated
@@ -75,8 +75,9 @@ def plain_fields(value: Any) -> dict[str, Tree]:
 
 
 def with_defaults(value: Any, trees: Mapping[str, Tree]) -> dict[str, Tree]:
-    """Recorded fields of a dataclass; plain ones that are newer than the record had their default then."""
-    newer = {f.name: f.default for f in fields(value) if f.init and f.name not in trees and f.default is not MISSING}
+    """Recorded fields of a dataclass; plain ones newer than the record had their default, or what their field says."""
+    unknown = [f for f in fields(value) if f.init and f.name not in trees and f.default is not MISSING]
+    newer = {f.name: f.metadata.get(BEFORE, f.default) for f in unknown}
     now = plain_fields(value)
     return {name: to_tree(default) for name, default in newer.items() if name in now} | dict(trees)
 
