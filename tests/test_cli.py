@@ -305,6 +305,7 @@ def completing(**asked: str) -> str:
     return subprocess.run([command], capture_output=True, text=True, env=env, timeout=60).stdout
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -768,6 +768,7 @@ def shared(books) -> bool:
     return len({id(book["origin"]) for book in full}) == 1 and len(ways) == 2
 
 
+@pytest.mark.heavy
 def test_notebooks_from_workers_hold_one_copy_of_the_directions() -> None:
     inline, spread = Simulation(FEW, 0), Simulation(FEW, 0, workers=1)
     inline.run()

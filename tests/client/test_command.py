@@ -62,6 +62,7 @@ def test_it_draws_writes_the_model_under_its_names_shows_it_and_leaves(server, t
     assert not (home / "joined").exists()
 
 
+@pytest.mark.heavy
 def test_a_function_makes_the_learner_anew_and_every_goes_on_until_stopped(server, tmp_path) -> None:
     home = tmp_path / "home"
     (server.folder / "growing.py").write_text(

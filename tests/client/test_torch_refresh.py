@@ -143,6 +143,7 @@ def test_a_stream_holds_nothing_back_and_says_why(served, tmp_path) -> None:
         assert refreshed.why.startswith("Taking data apart does not work with an IterableDataset")
 
 
+@pytest.mark.heavy
 def test_the_clients_own_optimizer_goes_before_the_tasks(served, tmp_path) -> None:
     with artesian.connect(served.url, token=served.token, home=tmp_path / "home") as client:
         client.task(40)

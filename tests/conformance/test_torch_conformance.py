@@ -89,6 +89,7 @@ def test_a_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     assert files(tmp_path / "run") == files(whole)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "algorithm", [CDFL(), FedBuff(buffer_size=3), FlexCFL(clients_per_round=2, pretrain_scale=1)], ids=lambda a: a.name
 )

@@ -156,6 +156,7 @@ def pool(request):
     assert not any(Path(f"/proc/{pid}").exists() for pid in pool.pids)
 
 
+@pytest.mark.heavy
 def test_workers_are_other_processes_of_one_thread(pool) -> None:
     name, pid = pool.submit("who").result()
     assert name == "toy" and pid in pool.pids and pid != os.getpid()
@@ -206,6 +207,7 @@ def test_jobs_under_way_fail_when_the_pool_is_closed() -> None:
     assert WorkerLost in told and told <= {WorkerLost, type(None)}
 
 
+@pytest.mark.heavy
 def test_a_worker_that_cannot_be_set_up_says_why() -> None:
     pool = Processes(partial(doer, "broken"), 1)
     try:

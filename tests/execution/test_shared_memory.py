@@ -101,6 +101,7 @@ def _seen(path: str) -> tuple[int, bool, bool]:
     return os.getpid(), images(path).x.flags.writeable, Path(path).exists()
 
 
+@pytest.mark.heavy
 def test_workers_need_no_file_any_more(tmp_path) -> None:
     name = pictures(tmp_path / "d.npz")
     images.cache_clear()
@@ -116,6 +117,7 @@ def _scribble(sets: dict[str, Samples]) -> float:
     return float(sets["k0"].x.sum())
 
 
+@pytest.mark.heavy
 def test_what_a_worker_writes_into_its_own_stays_its_own() -> None:
     slip = laid_out({"k0": Samples(np.zeros(20_000), np.zeros(1))}, own=True)
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=_keep, initargs=(slip,)) as pool:
@@ -177,6 +179,7 @@ def test_people_are_held_once_too(tmp_path) -> None:
     assert (people, (name,)) in [(function, args) for function, args, _ in made()]
 
 
+@pytest.mark.heavy
 @LINUX
 def test_workers_map_the_memory_of_the_main_process(tmp_path) -> None:
     world = Rotated(pictures(tmp_path / "d.npz"), 2, 4, 5, 9, proxy_images=20, test_images=30, client_test_samples=5)

@@ -154,6 +154,7 @@ def test_adam_by_hand(steps: int) -> None:
         assert w == pytest.approx(1.1)
 
 
+@pytest.mark.heavy
 def test_a_torch_without_the_fused_kernel_steps_by_its_public_optimiser(monkeypatch) -> None:
     learner, start, plan = NOISY.learner(*points()), NOISY.start(0), Plan("adam", 0.05, epochs=3, batch=8, decay=0.1)
     fused = learner.train(start, seed=1, plan=plan)

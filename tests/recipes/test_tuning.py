@@ -72,6 +72,7 @@ def test_tuning_changes_scores_after_and_nothing_else() -> None:
     assert fine.summary["clients"] > plain.summary["clients"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", [FedAvg(clients_per_round=2), FedEM()], ids=lambda a: a.name)
 def test_tuning_gives_the_same_scores_over_workers(algorithm) -> None:
     tables = [

@@ -401,6 +401,7 @@ def test_guards_compare_whole_secrets(tmp_path) -> None:
 # a real server
 
 
+@pytest.mark.heavy
 def test_two_servers_do_not_share_a_store(tmp_path) -> None:
     server = Process(tmp_path)
     told = launcher().run("serve", "served:federation", "--store", "store", "--port", "0", cwd=tmp_path, timeout=60)

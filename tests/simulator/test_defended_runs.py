@@ -22,6 +22,7 @@ def bits(run) -> list[bytes]:
     return [params.tobytes() for params in run.params.values()]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", ["cdfl", "fedbuff"])
 def test_over_http_a_defended_run_has_the_same_bits(algorithm) -> None:
     direct = simulate(experiment(algorithm))

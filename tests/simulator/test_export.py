@@ -140,6 +140,7 @@ def test_a_matrix_has_a_name_for_every_row_and_column() -> None:
 # however it is run
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", [CDFL(), CASA(), CFL(clients_per_round=3), FedSoft(selection_size=2)])
 def test_an_export_is_the_same_after_a_kill_and_changes_nothing_else(tmp_path, algorithm) -> None:
     def stop(progress) -> None:

@@ -91,6 +91,7 @@ def half(folder: Path, *changes: str) -> None:
         simulate(load("digits-2", [*SHORT, *changes]), out=folder, progress=stop)
 
 
+@pytest.mark.heavy
 def test_a_run_recorded_before_places_were_drawn_goes_on_in_order(tmp_path: Path) -> None:
     half(tmp_path / "run", "world.shuffled=false")
     config = json.loads((tmp_path / "run" / "config.json").read_text())
