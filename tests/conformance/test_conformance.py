@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
+from tiers import some_heavy
 
 from artesian.algorithms import (
     ALGORITHMS,
@@ -91,10 +92,18 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS)
+SERVED = "agrees_over_http"
+
+
+@pytest.mark.parametrize("check", [check for check in CHECKS if check != SERVED])
 @pytest.mark.parametrize("algorithm", DEFAULTS, ids=lambda algorithm: algorithm.name)
 def test_the_algorithm_conforms(algorithm, check) -> None:
     assert check_algorithm(algorithm, only=check) == [check]
+
+
+@pytest.mark.parametrize("name", some_heavy(sorted(ALGORITHMS), "casa", "cdfl", "confluence", "fedavg", "flexcfl"))
+def test_the_algorithm_conforms_over_http(name) -> None:
+    assert check_algorithm(ALGORITHMS[name](), only=SERVED) == [SERVED]
 
 
 @pytest.mark.heavy  # all together they are
