@@ -32,7 +32,7 @@ class Bench:
         self.upload = trained("c0", self.task)
         self.number = decode_task(self.task).number
         self.server.auth.keep("ghost", SECRET)  # its join was never finished
-        self.hasty = self.app(grace=0.01, slowest=1e9)
+        self.hasty = self.app(grace=0.01, slowest=1e9, uploads_per_minute=None)
         self.rare = self.app(uploads_per_minute=0.5)
 
     def app(self, **settings):
@@ -168,7 +168,7 @@ def nothing_to_draw(bench, rng):
 
 
 def unknown_route(bench, rng):
-    path = rng.choice(["/", "/v2/federation", "/v1/clients/c0/tasks", "/v1/clients/c0/uploads/1/2", "/admin"])
+    path = rng.choice(["/page", "/v2/federation", "/v1/clients/c0/tasks", "/v1/clients/c0/uploads/1/2", "/admin"])
     return bench.server.ask(rng.choice(["GET", "PUT", "DELETE"]), path, SECRET)
 
 
