@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from math import inf
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +15,7 @@ from artesian.data.image_arrays import flattened, rotate
 from artesian.errors import check
 from artesian.simulator.worlds import Concept, Visit, World
 from artesian.simulator.worlds.mixing import MixedWorld, nearest_counts
+from artesian.simulator.worlds.wrapped import WrappedWorld
 
 DriftKind = Literal["none", "sudden", "gradual", "recurring"]
 What = Literal["mixture", "covariate", "labels"]
@@ -87,7 +86,7 @@ class Drifts:
 
 
 @dataclass(frozen=True)
-class DriftingWorld(World):
+class DriftingWorld(WrappedWorld):
     """A world whose clients' data drift; everything else is the world's own, also what the server has."""
 
     name: ClassVar[str] = "drifting"
@@ -119,28 +118,6 @@ class DriftingWorld(World):
     def personal(self) -> bool:
         return self.world.personal or self.drifts.what != "mixture"  # the pools of clusters do not drift
 
-    @property
-    def names(self) -> Sequence[ClientId]:
-        return self.world.names
-
-    @property
-    def shape(self) -> tuple[int, int, int] | None:
-        return self.world.shape
-
-    @property
-    def features(self) -> int:
-        return self.world.features
-
-    @property
-    def classes(self) -> int:
-        return self.world.classes
-
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return self.world.proxies(seed)
-
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return self.world.tests(seed)
-
     def concept(self, seed: int, client: ClientId, turn: int) -> Concept:
         return self.drifts.concept(seed, client, turn)
 
@@ -155,13 +132,6 @@ class DriftingWorld(World):
             return new
         old = self._of(seed, client, cycle, self.drifts.number(concept.drifts - 1))
         return _blended(old, new, concept.share, generator(seed, "drift samples", client, cycle))
-
-    def files(self) -> Sequence[Path]:
-        return self.world.files()
-
-    def describe(self) -> dict[str, Any]:
-        """The plain world's settings; the drifts are described beside them."""
-        return self.world.describe()
 
     def _of(self, seed: int, client: ClientId, cycle: int, number: int) -> Visit:
         """What a client would have at a cycle if all of it were of this concept."""

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import prod
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from artesian.core import ClientId, ClusterId, generator
+from artesian.core import ClientId, generator
 from artesian.data.datasets import Samples
 from artesian.errors import check
 from artesian.simulator.worlds import Visit, World
+from artesian.simulator.worlds.wrapped import WrappedWorld
 
 Kind = Literal["own", "none", "redraw", "swap-all", "swap-part", "incremental", "incremental-legacy"]
 Holding = Mapping[int, ClientId]  # of whom the samples of each label are; under ALL: all of them
@@ -64,7 +64,7 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Shifted(World):
+class Shifted(WrappedWorld):
     """A world whose data change by a shift; everything else is the world's own.
 
     All kinds but own and redraw hold the world's data of cycle 0. A client's mixture goes with its samples; a part of
@@ -109,28 +109,6 @@ class Shifted(World):
     def personal(self) -> bool:
         return self.world.personal
 
-    @property
-    def names(self) -> Sequence[ClientId]:
-        return self.world.names
-
-    @property
-    def shape(self) -> tuple[int, int, int] | None:
-        return self.world.shape
-
-    @property
-    def features(self) -> int:
-        return self.world.features
-
-    @property
-    def classes(self) -> int:
-        return self.world.classes
-
-    def proxies(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return self.world.proxies(seed)
-
-    def tests(self, seed: int) -> Mapping[ClusterId, Samples]:
-        return self.world.tests(seed)
-
     def visit(self, seed: int, client: ClientId, cycle: int) -> Visit:
         match self.shift.kind:
             case "own":
@@ -156,13 +134,6 @@ class Shifted(World):
                 history = _history(self, seed)
                 return history.at(client, before) != history.at(client, after)
         return self.shift.share(before) != self.shift.share(after)
-
-    def files(self) -> Sequence[Path]:
-        return self.world.files()
-
-    def describe(self) -> dict[str, Any]:
-        """The plain world's settings; the shift is described beside them."""
-        return self.world.describe()
 
 
 # swaps
