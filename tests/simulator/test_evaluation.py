@@ -9,11 +9,12 @@ import pytest
 from artesian import CDFL, IFCA, Experiment, FedAvg, Fleet, Shift, load
 from artesian.algorithms import CFL, FedEM, FedGroup, Local
 from artesian.core import Cluster, Member, State
+from artesian.data.datasets import Samples
 from artesian.errors import SettingError
 from artesian.params import Layout
 from artesian.simulator.client_scores import ClientScores, Digests
 from artesian.simulator.evaluation import Evaluation, discrepancy
-from artesian.simulator.jobs import KeptTests, Place
+from artesian.simulator.jobs import KeptTests, NewestVisits, Place
 from artesian.simulator.run import run_experiment
 from artesian.simulator.table import TEXT, Table, read_table
 from artesian.simulator.worlds import Visit
@@ -251,6 +252,27 @@ def test_test_data_are_kept_while_there_is_room() -> None:
     assert kept.of("a", 1, make) == "a/1"
     assert made[4:] == [("a", 1)]
     assert kept.room == 20
+
+
+def test_the_newest_visits_are_drawn_once_while_there_is_room() -> None:
+    made = []
+
+    def draw(client: str, cycle: int) -> Visit:
+        made.append((client, cycle))
+        part = Samples(np.zeros((2, 3), np.float32), np.zeros(2, np.int64))  # 24 and 16 bytes
+        return Visit(part, part, {"k0": 1.0})
+
+    visits = NewestVisits(room=200)
+    first = visits.of("a", 0, draw)
+    assert visits.of("b", 0, draw) is not first
+    assert visits.of("a", 0, draw) is first
+    assert visits.room == 40
+    visits.of("a", 1, draw)  # in the place of the one that was not asked for the longest
+    assert visits.of("a", 0, draw) is first
+    assert made == [("a", 0), ("b", 0), ("a", 1)]
+    visits.of("b", 0, draw)
+    assert made[3:] == [("b", 0)]
+    assert NewestVisits(room=10).of("a", 0, draw).mixture == {"k0": 1.0}  # too large to be kept
 
 
 def test_a_round_is_judged_on_the_data_it_was_trained_on(monkeypatch) -> None:

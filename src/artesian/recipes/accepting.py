@@ -108,7 +108,7 @@ def divided(learner: Learner, share: float, client: ClientId) -> Split:
     if not rows.size:
         return undivided(learner, f"{learner.samples} samples are too few to hold back {FEWEST} of them")
     try:
-        rest = learner.part(np.setdiff1d(np.arange(learner.samples), rows))
+        rest = learner.part(np.delete(np.arange(learner.samples), rows))
     except BadData as error:
         return undivided(learner, error.problem)
     return Split(learner, rest, rows)

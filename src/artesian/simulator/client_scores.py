@@ -39,7 +39,7 @@ class ClientScores:
         """What a client scores with these models on its test data of this cycle."""
         models, before = self._digests.of(ensemble), self._newest.get(client)
         if before is None or self._changed(client, before.cycle, cycle):
-            size = float(len(self.place.world.visit(self.place.seed, client, cycle).test))
+            size = float(len(self.place.visit(client, cycle).test))
             score = scorer(Score(ensemble, client=client, cycle=cycle, again=True))
             self._newest[client] = ScoredClient(cycle, models, size, score)
         elif before.models != models:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -40,7 +41,7 @@ from artesian.recipes.tuning import tuned
 from artesian.simulator.attacks import Attack, forged, poisoned
 from artesian.simulator.pretraining import measuring_learners
 from artesian.simulator.profiling import Parcel, Seconds, Stopwatch
-from artesian.simulator.worlds import World
+from artesian.simulator.worlds import Visit, World
 
 T = TypeVar("T")
 Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
@@ -159,6 +160,30 @@ class KeptTests:
         return learner
 
 
+class NewestVisits:
+    """What clients had last: a training, its scores and its judgement see the same data, which are drawn once."""
+
+    def __init__(self, room: int = 32_000_000) -> None:
+        self.room = room  # in bytes
+        self._kept: OrderedDict[tuple[ClientId, int], Visit] = OrderedDict()  # the newest last
+
+    def of(self, client: ClientId, cycle: int, draw: Callable[[ClientId, int], Visit]) -> Visit:
+        """What a client has in a cycle; the oldest go where there is no room left."""
+        key = client, cycle
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return self._kept[key]
+        visit = self._kept[key] = draw(client, cycle)
+        self.room -= _size(visit)
+        while self.room < 0:
+            self.room += _size(self._kept.popitem(last=False)[1])
+        return visit
+
+
+def _size(visit: Visit) -> int:
+    return sum(array.nbytes for part in (visit.train, visit.test) for array in (part.x, part.y))
+
+
 @dataclass(frozen=True)
 class Place:
     """What every worker knows: where data come from, what learns from them, and how uploads are measured."""
@@ -209,11 +234,15 @@ class Place:
         self.world.visit(self.seed, self.world.names[0], 0)  # whatever the world makes for its clients
         return replace(self, made_proxies=self._proxies, made_tests=self._tests)
 
+    def visit(self, client: ClientId, cycle: int) -> Visit:
+        """What a client has in a cycle."""
+        return self._visits.of(client, 0 if self.world.held else cycle, partial(self.world.visit, self.seed))
+
     def perform(self, job: Job, spent: Stopwatch | None = None) -> Done:
         """Follow the task's recipe on the client's data; measure and score what came out."""
         spent = spent or Stopwatch()
         with spent.part("training"):
-            visit = self.world.visit(self.seed, job.client, job.cycle)
+            visit = self.visit(job.client, job.cycle)
             learner = self._split(job.client, self._learnt(job.client, visit.train)).train
             known = recipe(job.task.recipe, self.recipes)
             fit = follow(known, self.model.layout, job.client, job.task, learner, job.notebook)
@@ -243,7 +272,7 @@ class Place:
                 return self.tests[score.cluster].score(score.ensemble)
             if score.again and not self.tune:
                 return self._kept_tests.of(score.client, score.cycle, self._test).score(score.ensemble)
-            visit = self.world.visit(self.seed, score.client, score.cycle)
+            visit = self.visit(score.client, score.cycle)
             tuned_here = self._tuned(score.ensemble, score.client, score.cycle, visit.train)
             return self.model.learner(visit.test.x, visit.test.y).score(tuned_here or score.ensemble)
 
@@ -251,7 +280,7 @@ class Place:
         """Score what a client trained and drew; where clients hold data back, choose what it uses, and score that."""
         with spent.part("evaluating"):
             client, cycle, drawn = judging.client, judging.cycle, judging.drawn
-            visit = self.world.visit(self.seed, client, cycle)
+            visit = self.visit(client, cycle)
             test = self.model.learner(visit.test.x, visit.test.y)
             tuned_here = self._tuned(drawn, client, cycle, visit.train)
             shown = tuned_here or drawn
@@ -284,7 +313,7 @@ class Place:
     def observe(self, look: Look, spent: Stopwatch) -> Observed:
         """New samples of a client's data of one cycle, with what the models in use make of them."""
         with spent.part("evaluating"):
-            visit = self.world.visit(self.seed, look.client, look.cycle)
+            visit = self.visit(look.client, look.cycle)
             order = generator(self.seed, "watch", look.client, look.cycle).permutation(len(visit.train))
             new = self.model.learner(*(array[order[: look.batch]] for array in (visit.train.x, visit.train.y)))
             score = self.model.learner(visit.test.x, visit.test.y).score(look.used)
@@ -304,12 +333,16 @@ class Place:
         return undivided(learner, "") if self.hold_back is None else divided(learner, self.hold_back, client)
 
     @cached_property
+    def _visits(self) -> NewestVisits:
+        return NewestVisits()
+
+    @cached_property
     def _kept_tests(self) -> KeptTests:
         return KeptTests()
 
     def _test(self, client: ClientId, cycle: int) -> tuple[Learner, int]:
         """A client's test data, and their size in bytes."""
-        test = self.world.visit(self.seed, client, cycle).test
+        test = self.visit(client, cycle).test
         return self.model.learner(test.x, test.y), test.x.nbytes + test.y.nbytes
 
     def _tuned(self, drawn: Ensemble, client: ClientId, cycle: int, train: Samples) -> Ensemble:

@@ -199,8 +199,7 @@ class Simulation:
         return rounds if self.coordinator.pace.in_rounds else rounds // STREAM_TURN
 
     def _join(self, client: ClientId, changed: bool = False) -> None:
-        visit = self.world.visit(self.seed, client, self._cycle(client))
-        samples = self.place.trains_on(client, visit.train)
+        samples = self.place.trains_on(client, self.place.visit(client, self._cycle(client)).train)
         self._settle(lambda: self.transport.join(client, samples, changed))
 
     def _tell_changes(self, turn: int) -> None:
