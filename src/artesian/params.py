@@ -166,11 +166,13 @@ class Layout:
 
     def view(self, params: np.ndarray) -> dict[str, np.ndarray]:
         """The floating entries of a vector as shaped views of it: writing into them writes the vector."""
-        return {
-            entry.name: params[offset : offset + entry.slots].reshape(entry.shape)
-            for entry, offset in zip(self.entries, self.offsets, strict=True)
-            if not entry.exact
-        }
+        return {name: params[part].reshape(shape) for name, part, shape in self._floating}
+
+    @cached_property
+    def _floating(self) -> tuple[tuple[str, slice, tuple[int, ...]], ...]:
+        """Name, place and shape of every floating entry."""
+        places = zip(self.entries, self.offsets, strict=True)
+        return tuple((e.name, slice(start, start + e.slots), e.shape) for e, start in places if not e.exact)
 
     def check_shape(self, params: Any) -> None:
         """Refuse anything that is not a vector of this layout."""
@@ -300,15 +302,15 @@ def combine(layout: Layout, vectors: Sequence[Params], factors: Sequence[float],
     if len(used) == 1 and used[0][1] == 1.0 and newest is None:
         return used[0][0]
     out = np.empty(layout.size, np.float32)
-    scratch = np.empty(min(CHUNK, layout.size), np.float64)
-    total = np.empty_like(scratch)
+    scratch = np.empty((2, min(CHUNK, layout.size)), np.float64)
     for part in chunks(layout.floats):
-        length = part.stop - part.start
-        total[:length] = 0.0
+        total, scaled = scratch[:, : part.stop - part.start]
+        total[:] = 0.0
         for vector, factor in used:
-            np.multiply(vector[part], factor, out=scratch[:length], dtype=np.float64)
-            total[:length] += scratch[:length]
-        out[part] = total[:length]
+            scaled[:] = vector[part]  # faster than a product that converts on its way
+            scaled *= factor
+            total += scaled
+        out[part] = total
     source = vectors[newest] if newest is not None else used[-1][0] if used else vectors[-1]
     out[layout.floats :] = source[layout.floats :]
     return seal(out)

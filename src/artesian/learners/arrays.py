@@ -18,6 +18,7 @@ from artesian.learners.optimizer_states import closing_state, opening_state
 from artesian.params import Layout, Params, seal
 
 Arrays = dict[str, np.ndarray]
+TINY = np.finfo(np.float32).tiny
 QUIET = np.errstate(all="ignore")  # a training that diverges is refused by its numbers, not warned about
 
 
@@ -62,7 +63,7 @@ class SoftmaxRegression(Model):
         return ArrayLearner(self, x, y)
 
     def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray:
-        return _probabilities(x @ arrays["dense.weight"] + arrays["dense.bias"])
+        return _probabilities(_outputs(arrays, "dense", x))
 
     def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray:
         return _cross_entropy(output, y)
@@ -108,11 +109,14 @@ class Perceptron(Model):
         active, output = self._forward(arrays, x)
         error = _output_error(output, y, weights)
         _backward(out, "output", active, error)
-        _backward(out, "hidden", x, (error @ arrays["output.weight"].T) * (active > 0))
+        hidden_error = error @ arrays["output.weight"].T
+        hidden_error *= active > 0
+        _backward(out, "hidden", x, hidden_error)
 
     def _forward(self, arrays: Arrays, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        active = np.maximum(x @ arrays["hidden.weight"] + arrays["hidden.bias"], 0)
-        return active, _probabilities(active @ arrays["output.weight"] + arrays["output.bias"])
+        active = _outputs(arrays, "hidden", x)
+        np.maximum(active, 0, out=active)
+        return active, _probabilities(_outputs(arrays, "output", active))
 
 
 @dataclass(frozen=True)
@@ -229,7 +233,7 @@ class ArrayLearner:
     ) -> tuple[Params, OptimizerState]:
         layout, rng = self.model.layout, generator(seed, "train")
         own = np.array(params, np.float32)
-        gradient = np.zeros_like(own)
+        gradient, scratch = np.zeros_like(own), np.empty_like(own)
         arrays, slots = layout.view(own), layout.view(gradient)
         state = opening_state(plan, own.size, kept)
         step = _optimizer(plan, state)
@@ -239,13 +243,14 @@ class ArrayLearner:
             order = rng.permutation(self.samples)
             for first in range(0, self.samples, plan.batch):
                 rows = order[first : first + plan.batch]
-                self.model.gradient(arrays, self.x[rows], self.y[rows], weights[rows] / len(rows), slots)
+                self.model.gradient(arrays, self.x.take(rows, 0), self.y[rows], weights[rows] / len(rows), slots)
                 for strength, anchor in pulls:
-                    gradient += np.float32(strength) * (own - anchor)
+                    np.subtract(own, anchor, out=scratch)
+                    gradient += np.multiply(scratch, np.float32(strength), out=scratch)
                 if correction is not None:
                     gradient += correction
                 if plan.decay:
-                    gradient += np.float32(plan.decay) * own
+                    gradient += np.multiply(own, np.float32(plan.decay), out=scratch)
                 own -= step(gradient, rate) if mask is None else np.where(mask, step(gradient, rate), 0)
         return seal(own), closing_state(state)
 
@@ -286,28 +291,37 @@ def _start(layout: Layout, seed: int) -> Params:
     return layout.pack(arrays)
 
 
+def _outputs(arrays: Arrays, name: str, inputs: np.ndarray) -> np.ndarray:
+    """What a dense layer makes of its inputs."""
+    outputs: np.ndarray = inputs @ arrays[f"{name}.weight"]
+    outputs += arrays[f"{name}.bias"]
+    return outputs
+
+
 def _probabilities(logits: np.ndarray) -> np.ndarray:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    probabilities: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
-    return probabilities
+    """Their softmax, in their place."""
+    logits -= logits.max(axis=1, keepdims=True)
+    np.exp(logits, out=logits)
+    logits /= logits.sum(axis=1, keepdims=True)
+    return logits
 
 
 def _cross_entropy(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Of the true class, at most -log of the smallest float32."""
     chosen = probabilities[np.arange(len(y)), y]
-    losses: np.ndarray = -np.log(np.maximum(chosen, np.finfo(np.float32).tiny))
+    losses: np.ndarray = -np.log(np.maximum(chosen, TINY))
     return losses
 
 
 def _accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:
-    return float((probabilities.argmax(axis=1) == y).mean())
+    return np.count_nonzero(probabilities.argmax(axis=1) == y) / len(y)
 
 
 def _output_error(probabilities: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    error = probabilities.copy()
-    error[np.arange(len(y)), y] -= 1
-    error *= weights[:, None]
-    return error
+    """What the loss grows by with each logit, in the place of the probabilities."""
+    probabilities[np.arange(len(y)), y] -= 1
+    probabilities *= weights[:, None]
+    return probabilities
 
 
 def _backward(out: Arrays, name: str, inputs: np.ndarray, error: np.ndarray, bias: bool = True) -> None:
@@ -334,13 +348,19 @@ def _optimizer(plan: Plan, state: dict[str, Any]) -> Callable[[np.ndarray, np.fl
 
 def _adam(state: dict[str, Any]) -> Callable[[np.ndarray, np.float32], np.ndarray]:
     first, second = state["first"], state["second"]
+    scale, change = np.empty_like(first), np.empty_like(first)
 
     def step(gradient: np.ndarray, rate: np.float32) -> np.ndarray:
         steps = state["steps"] = state["steps"] + 1
-        first[:] = np.float32(0.9) * first + np.float32(0.1) * gradient
-        second[:] = np.float32(0.999) * second + np.float32(0.001) * np.square(gradient)
-        scale = np.sqrt(second / np.float32(1 - 0.999**steps)) + np.float32(1e-8)
-        return np.float32(float(rate) / (1 - 0.9**steps)) * first / scale
+        np.multiply(first, np.float32(0.9), out=first)
+        np.add(first, np.multiply(gradient, np.float32(0.1), out=change), out=first)
+        np.square(gradient, out=change)
+        np.multiply(second, np.float32(0.999), out=second)
+        np.add(second, np.multiply(change, np.float32(0.001), out=change), out=second)
+        np.sqrt(np.divide(second, np.float32(1 - 0.999**steps), out=scale), out=scale)
+        np.add(scale, np.float32(1e-8), out=scale)
+        np.multiply(first, np.float32(float(rate) / (1 - 0.9**steps)), out=change)
+        return np.divide(change, scale, out=change)
 
     return step
 
