@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import inf, isfinite, sqrt
+from math import isfinite, sqrt
 from typing import Literal, Self
 
 import numpy as np
@@ -20,13 +20,11 @@ from artesian.params import Layout, Params, average, seal
 
 Accept = Literal["better", "always"]  # use the best candidate, or always what was drawn
 Candidate = Literal["drawn", "tuned", "midpoint", "trained", "previous"]
-CANDIDATES: tuple[Candidate, ...] = (
-    "drawn",
-    "tuned",
-    "midpoint",
-    "trained",
-    "previous",
-)  # of equals the first wins; all are compared with the first
+# In the order in which they are tried, and by how many standard errors each must beat the best before it. The middle of
+# two models is seldom much worse than either; what was trained is what the client would have without a refresh; what was
+# used before was chosen by the same samples, perhaps by luck.
+MARGINS: Mapping[Candidate, float] = {"midpoint": 0.0, "drawn": 1.0, "tuned": 1.0, "trained": 0.5, "previous": 2.0}
+CANDIDATES: tuple[Candidate, ...] = tuple(MARGINS)
 SHARE = 0.2  # of the samples
 FEWEST = 10  # samples that can judge
 
@@ -117,16 +115,16 @@ def divided(learner: Learner, share: float, client: ClientId) -> Split:
 def candidates(
     layout: Layout, drawn: Ensemble, trained: Ensemble, previous: Ensemble = (), tuned: Ensemble = ()
 ) -> dict[Candidate, Ensemble]:
-    """What a client may use, by name: those that there are, and the middle of what was drawn and what was trained."""
+    """What a client may use, by name: those that there are, and the middle of two models that were drawn and trained."""
     middle: Ensemble = ()
-    if len(drawn) == len(trained) == 1:
+    if len(drawn) == len(trained) == 1 and not np.array_equal(drawn[0][1], trained[0][1]):
         middle = ((1.0, average(layout, [drawn[0][1], trained[0][1]])),)
-    found = dict(zip(CANDIDATES, (drawn, tuned, middle, trained, previous), strict=True))
+    found = dict(zip(CANDIDATES, (middle, drawn, tuned, trained, previous), strict=True))
     return {name: ensemble for name, ensemble in found.items() if ensemble}
 
 
 def choose(among: Mapping[Candidate, Ensemble], split: Split) -> Choice:
-    """What was drawn, unless others are clearly better on the samples held back; of those, that with the best score.
+    """The middle of what was drawn and trained, where there is one, unless others are clearly better by their losses.
 
     Few samples judge, so a better score alone is often luck. Without such samples it is what was drawn, tuned where
     that was asked for.
@@ -136,9 +134,10 @@ def choose(among: Mapping[Candidate, Ensemble], split: Split) -> Choice:
     judge = split.judge()
     tried = {name: _tried(judge, among[name]) for name in CANDIDATES if name in among}
     sound = {name: found for name, found in tried.items() if found.sound} or tried
-    first = next(iter(sound))
-    better = [name for name, found in sound.items() if found.clearly_better(sound[first])]
-    won = min(better, key=lambda name: (-sound[name].score, sound[name].loss), default=first)
+    won, *others = sound
+    for name in others:
+        if sound[name].beats(sound[won], MARGINS[name]):
+            won = name
     return Choice(won, {name: tried[name].score for name in among}, split.rows.size)
 
 
@@ -150,21 +149,15 @@ class Tried:
     losses: np.ndarray | None  # of every sample, for a single model; several together have none
     sound: bool  # are its score and the losses of all its models finite?
 
-    @property
-    def loss(self) -> float:
-        """The mean; infinite where there is none."""
-        return inf if self.losses is None else float(np.mean(self.losses))
-
-    def clearly_better(self, other: Tried) -> bool:
-        """Is its score no lower, and its loss lower by more than the standard error of the difference?
+    def beats(self, other: Tried, margin: float) -> bool:
+        """Is its loss lower by more than so many standard errors of the difference, sample by sample?
 
         Where one of the two is several models, is its score higher?
         """
         if self.losses is None or other.losses is None:
             return self.score > other.score
         gains = other.losses - self.losses
-        error = float(gains.std(ddof=1)) / sqrt(len(gains))
-        return self.score >= other.score and float(gains.mean()) > error
+        return float(gains.mean()) > margin * float(gains.std(ddof=1)) / sqrt(len(gains))
 
 
 def _tried(judge: Learner, ensemble: Ensemble) -> Tried:
