@@ -73,7 +73,7 @@ def mean_loss(params: Params, proxy: Learner) -> float:
     """F(w; D): the mean loss on the half of a proxy set that is measured on."""
     part = _measured_part(proxy)
     losses = proxy.losses(params)[halves(proxy.samples)[1]] if part is None else part.losses(params)
-    return float(np.mean(losses, dtype=np.float64))
+    return float(losses.mean(dtype=np.float64))
 
 
 def _measured_part(proxy: Learner) -> Learner | None:
@@ -110,7 +110,7 @@ def features_of(
 
 
 def shares_of(coefficients: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """The estimated mixture."""
+    """The estimated mixture; of many uploads at once, those of all."""
     return softmax(features @ coefficients)
 
 
@@ -121,7 +121,7 @@ def fitted(known: Pretended) -> np.ndarray:
     features = known.features / scale
     found = np.zeros(features.shape[-1])
     for _ in range(STEPS):
-        guessed = np.array([shares_of(found, rows) for rows in features])
+        guessed = shares_of(found, features)
         gradient = np.einsum("nk,nkf->f", guessed - known.shares, features) / len(features) + RIDGE * found
         spread = features - np.einsum("nk,nkf->nf", guessed, features)[:, None]
         curvature = np.einsum("nk,nkf,nkg->fg", guessed, spread, spread) / len(features) + RIDGE * np.eye(len(found))
@@ -132,7 +132,7 @@ def fitted(known: Pretended) -> np.ndarray:
 
 def alike(known: Pretended, coefficients: np.ndarray, names: Sequence[ClusterId]) -> list[tuple[ClusterId, ClusterId]]:
     """Pairs of clusters that the estimate cannot tell apart: it hardly follows which of them a client has more of."""
-    guessed = np.array([shares_of(coefficients, rows) for rows in known.features])
+    guessed = shares_of(coefficients, known.features)
     pairs = combinations(range(len(names)), 2)
     return [(names[i], names[j]) for i, j in pairs if _correlation(guessed, known.shares, i, j) < CLEAR]
 
@@ -145,7 +145,7 @@ def _correlation(guessed: np.ndarray, true: np.ndarray, i: int, j: int) -> float
 
 def divergence_of(known: Pretended, coefficients: np.ndarray) -> float:
     """The mean divergence of the estimates from the true shares."""
-    guessed = np.array([shares_of(coefficients, rows) for rows in known.features])
+    guessed = shares_of(coefficients, known.features)
     true = np.maximum(known.shares, SMALL)
     return float(np.mean(np.sum(known.shares * np.log(true / np.maximum(guessed, SMALL)), axis=1)))
 

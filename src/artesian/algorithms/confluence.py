@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, sqrt
+from statistics import median
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -139,7 +140,7 @@ class Confluence(Estimates):
         if self.rho is not None:
             return self.rho
         known = state.memory["moves"]
-        return min(FIRMEST, float(FIRMNESS * np.median(known)) ** 2) if len(known) else FIRST_PULL
+        return min(FIRMEST, (FIRMNESS * median(known.tolist())) ** 2) if len(known) else FIRST_PULL
 
     # the reply
 
@@ -356,7 +357,7 @@ def _usual(state: State, late: int) -> tuple[float, np.ndarray]:
     """The median staleness with this upload's, at first at least what so many clients make likely; and all of them."""
     remembered = np.append(state.memory["late"], float(late))[-REMEMBERED:]
     likely = 0.7 * state.present if len(remembered) < REMEMBERED else 0.0
-    return max(1.0, likely, float(np.median(remembered))), remembered
+    return max(1.0, likely, median(remembered.tolist())), remembered
 
 
 def _by_paper(state: State, m: Measured) -> np.ndarray:

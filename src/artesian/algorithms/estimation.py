@@ -52,9 +52,9 @@ def _ratios(x: np.ndarray, largest: float) -> np.ndarray:
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
-    """Positive shares that sum to 1, in proportion to exp(x)."""
-    powers = np.exp(x - x.max())
-    shares: np.ndarray = powers / powers.sum()
+    """Positive shares that sum to 1 along the last axis, in proportion to exp(x)."""
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    shares: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
     return shares
 
 

@@ -323,6 +323,8 @@ class Coordinator(FederationView):
         if answered := self.pace.answers(change.desk, change.state):
             assert set(answered) <= set(change.desk.waiting), f"a pace answers those who wait: {answered}"
             answer(self._bench, change, answered)
+        compared = self._known is not None and bool(self._known.outcome)
+        self.outcome = outcome_of(self._state, change) if self.proves or compared else {}
         event = replace(
             event,
             appraisals=change.appraisals,
@@ -330,10 +332,9 @@ class Coordinator(FederationView):
             found=change.found,
             judged=change.judged,
             set_aside=change.set_aside,
+            outcome=self.outcome,
         )
-        compared = self._known is not None and bool(self._known.outcome)
-        self.outcome = outcome_of(self._state, change) if self.proves or compared else {}
-        self.record(replace(event, outcome=self.outcome))
+        self.record(event)
         self._members.update(change.members)
         for client in change.gone:
             self._members.pop(client, None)

@@ -341,8 +341,8 @@ class Simulation:
             self.totals = replace(self.totals, estimates=self.totals.estimates + 1, bytes_up=sent)
             return replies
         hostile = client in self.place.hostile
-        totals = replace(self.totals, uploads=self.totals.uploads + 1, bytes_up=sent)
-        self.totals = replace(totals, hostile=totals.hostile + hostile)
+        uploads, attacks = self.totals.uploads + 1, self.totals.hostile + hostile
+        self.totals = replace(self.totals, uploads=uploads, hostile=attacks, bytes_up=sent)
         if hostile:
             return replies  # only honest clients are evaluated
         told = (self.totals.uploads, self.clock.now, client, flight.cycle, late, done.before, done.mixture)

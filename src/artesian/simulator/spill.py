@@ -13,6 +13,7 @@ import tempfile
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, MutableMapping
+from math import prod
 from pathlib import Path
 from typing import TypeVar
 
@@ -125,7 +126,7 @@ class Ticket(Elsewhere):
         return self.name
 
     def __del__(self) -> None:
-        size = int(np.prod(self._shape)) * self._dtype.itemsize
+        size = prod(self._shape) * self._dtype.itemsize
         if self._array is not None:
             self._spill.held -= size
         elif self._start >= 0:

@@ -338,7 +338,7 @@ def fingerprint(array: np.ndarray) -> str:
     return found.hexdigest()
 
 
-WORTH_REMEMBERING = 1 << 16  # bytes
+WORTH_REMEMBERING = 1 << 12  # bytes
 _fingerprints: dict[int, tuple[weakref.ref[np.ndarray], str]] = {}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 LEAVES = frozenset((str, int, float, bool, type(None)))  # most of any value, and never what is replaced
@@ -15,13 +16,12 @@ def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
         return value
     if isinstance(value, kind):
         return swap(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        before = {f.name: getattr(value, f.name) for f in fields(value)}
-        after = swapped(before, kind, swap)
-        return value if after is before else replace(value, **_different(before, after))
-    if isinstance(value, Mapping):
-        after = {key: swapped(item, kind, swap) for key, item in value.items()}
-        return after if _different(value, after) else value
+    if names := _names(type(value)):
+        after = _changed([(name, getattr(value, name)) for name in names], kind, swap)
+        return replace(value, **after) if after else value
+    if isinstance(value, (dict, Mapping)):
+        after = _changed(value.items(), kind, swap)
+        return {**value, **after} if after else value
     if isinstance(value, (list, tuple)):
         items = [swapped(item, kind, swap) for item in value]
         same = all(one is two for one, two in zip(items, value, strict=True))
@@ -29,5 +29,13 @@ def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _different(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in after.items() if item is not before[key]}
+def _changed(items: Iterable[tuple[Any, Any]], kind: type, swap: Callable[[Any], Any]) -> dict[Any, Any]:
+    """The items in which something is replaced, by their keys."""
+    inner = ((key, item, swapped(item, kind, swap)) for key, item in items if type(item) not in LEAVES)
+    return {key: after for key, item, after in inner if after is not item}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass; none of anything else."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else ()

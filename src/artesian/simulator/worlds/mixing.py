@@ -109,7 +109,7 @@ def main_shares(
         return np.ones(1)
     share = rng.uniform(least, most)
     rest = rng.dirichlet(np.ones(clusters - 1)) * (1 - share)
-    return np.insert(rest, main, share)
+    return np.array([*rest[:main], share, *rest[main:]])
 
 
 def fixed_shares(
@@ -143,7 +143,8 @@ def floor_counts(shares: np.ndarray, samples: int) -> np.ndarray:
 
 
 def mixture_of(counts: np.ndarray) -> dict[ClusterId, float]:
-    return {f"k{i}": count / int(counts.sum()) for i, count in enumerate(counts.tolist())}
+    total = int(counts.sum())
+    return {f"k{i}": count / total for i, count in enumerate(counts.tolist())}
 
 
 def drawn(rng: np.random.Generator, parts: Sequence[ClusterSamples], counts: np.ndarray, tested: int) -> Visit:
