@@ -339,3 +339,34 @@ def test_the_attack_table_shows_points_lost(tmp_path) -> None:
     ]
     run_all(wanted[:4], 1, tmp_path / "runs", results)  # all of it has ended
     assert not (tmp_path / "runs").exists()
+
+
+def test_central_training_goes_on_from_its_last_cycle(tmp_path, capsys, monkeypatch) -> None:
+    import central
+
+    def lines(cycles: int, folder: str) -> list[dict]:
+        options = ["--cycles", str(cycles), "--each", "--runs", str(tmp_path / folder), "--set", "world.clients=4"]
+        monkeypatch.setattr(sys, "argv", ["central.py", "digits-2", *options])
+        central.main()
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    whole = lines(2, "whole")
+    assert [*lines(1, "halves"), *lines(2, "halves")] == whole
+    assert [line["cycle"] for line in whole] == [1, 2]
+    assert all(0.5 < line[which] <= 1 for line in whole for which in ("all", "each"))
+
+
+def test_central_training_sees_what_clients_train_on() -> None:
+    import central
+
+    from artesian.config.experiments import load
+    from artesian.recipes.accepting import held_back
+
+    experiment = load("digits-2", ["world.clients=3"])
+    found = list(central.drawn(experiment, 0, 5, 0.2))
+    visits = [experiment.world.visit(0, client, 5) for client in experiment.world.names]
+    for (samples, cluster), visit, client in zip(found, visits, experiment.world.names, strict=True):
+        rows = held_back(len(visit.train), 0.2, client)
+        assert len(samples) == len(cluster) == len(visit.train) - len(rows)
+        first = round(visit.mixture["k0"] * len(visit.train))
+        assert (cluster == 0).sum() == first - (rows < first).sum()
