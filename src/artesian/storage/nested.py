@@ -12,11 +12,12 @@ LEAVES = frozenset((str, int, float, bool, type(None)))  # most of any value, an
 
 def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
     """A value in which everything of a kind is replaced; what holds nothing of that kind stays the same object."""
-    if type(value) in LEAVES:
+    form: Any = type(value)
+    if form in LEAVES:
         return value
     if isinstance(value, kind):
         return swap(value)
-    if names := _names(type(value)):
+    if names := _names(form):
         after = _changed([(name, getattr(value, name)) for name in names], kind, swap)
         return replace(value, **after) if after else value
     if isinstance(value, (dict, Mapping)):
