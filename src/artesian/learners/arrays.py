@@ -282,10 +282,12 @@ def _check_data(x: np.ndarray, y: np.ndarray, features: int, classes: int | None
         raise BadData(f"There are {len(x)} samples and {len(y)} targets", "Give one target for every sample")
     if classes is None or not len(y):
         return
-    if np.asarray(y).dtype.kind not in "iu":
-        raise BadData(f"The labels are {np.asarray(y).dtype}", "Give whole numbers")
-    if np.min(y) < 0 or np.max(y) >= classes:
-        raise BadData(f"The labels go from {np.min(y)} to {np.max(y)}", f"Give labels from 0 to {classes - 1}")
+    labels = np.asarray(y)
+    if labels.dtype.kind not in "iu":
+        raise BadData(f"The labels are {labels.dtype}", "Give whole numbers")
+    least, most = labels.min(), labels.max()
+    if least < 0 or most >= classes:
+        raise BadData(f"The labels go from {least} to {most}", f"Give labels from 0 to {classes - 1}")
 
 
 def _check_sizes(*sizes: int) -> None:

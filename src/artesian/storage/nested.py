@@ -32,8 +32,11 @@ def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
 
 def _changed(items: Iterable[tuple[Any, Any]], kind: type, swap: Callable[[Any], Any]) -> dict[Any, Any]:
     """The items in which something is replaced, by their keys."""
-    inner = ((key, item, swapped(item, kind, swap)) for key, item in items if type(item) not in LEAVES)
-    return {key: after for key, item, after in inner if after is not item}
+    found = {}
+    for key, item in items:
+        if type(item) not in LEAVES and (after := swapped(item, kind, swap)) is not item:
+            found[key] = after
+    return found
 
 
 @cache
