@@ -358,6 +358,15 @@ class Divisible(Protocol):
 
 
 @runtime_checkable
+class Stackable(Protocol):
+    """A learner that tries a model on the samples of several at once; whoever measures on many asks for this."""
+
+    def stacked(self, others: Sequence[Any]) -> Callable[[Params], Sequence[np.ndarray]] | None:
+        """What `losses` of this learner and of others of its kind give, to the same bits; None where that cannot be."""
+        ...
+
+
+@runtime_checkable
 class Readable(Protocol):
     """A learner that hands out its samples to a computation beside it: a gate, which sees inputs and targets."""
 

@@ -308,7 +308,8 @@ def combine(layout: Layout, vectors: Sequence[Params], factors: Sequence[float],
         total[:] = 0.0
         for vector, factor in used:
             scaled[:] = vector[part]  # faster than a product that converts on its way
-            scaled *= factor
+            if factor != 1.0:
+                scaled *= factor
             total += scaled
         out[part] = total
     source = vectors[newest] if newest is not None else used[-1][0] if used else vectors[-1]

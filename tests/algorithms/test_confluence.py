@@ -20,6 +20,7 @@ from artesian.algorithms.calibration import (
     fitted,
     halves,
     mean_loss,
+    mean_losses,
     pretend,
     shares_of,
 )
@@ -282,6 +283,14 @@ def test_a_proxy_set_is_divided_once_and_measured_on_a_sample() -> None:
     assert not set(train) & set(measured)
     counted = Target(0.0, samples=3)
     assert mean_loss(vector(2, 0), counted) == 4.0  # type: ignore[arg-type]
+
+
+def test_proxy_sets_of_one_size_are_measured_in_one_pass_to_the_same_bits() -> None:
+    state, proxies = digits_like(3, 40)
+    smaller = {**proxies, "k2": proxies["k2"].part(np.arange(30))}
+    for model in state.clusters.values():
+        for sets in (proxies, smaller, {"k0": proxies["k0"]}):
+            assert mean_losses(model.params, sets) == {k: mean_loss(model.params, proxy) for k, proxy in sets.items()}
 
 
 def digits_like(clusters: int, samples: int, noise: float = 0.5) -> tuple[State, dict[str, Any]]:

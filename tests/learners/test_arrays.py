@@ -33,6 +33,26 @@ def some_data(model: Any, samples: int = 7) -> tuple[np.ndarray, np.ndarray, np.
     return x, y, weights
 
 
+# losses of several at once
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_losses_of_a_stack_are_those_of_its_learners_bit_by_bit(model: Any) -> None:
+    x, y, _ = some_data(model, 60)
+    learners = [model.learner(x[i : i + 20].astype(np.float32), y[i : i + 20]) for i in (0, 20, 40)]
+    params, stack = model.start(1), learners[0].stacked(learners[1:])
+    assert [row.tobytes() for row in stack(params)] == [learner.losses(params).tobytes() for learner in learners]
+
+
+def test_learners_of_several_forms_make_no_stack() -> None:
+    model = SoftmaxRegression(4, 3)
+    x, y = np.zeros((6, 4), np.float32), np.zeros(6, np.int64)
+    others = [(x[:5], y[:5]), (x.astype(np.float64), y), (np.asfortranarray(x), y)]
+    assert model.learner(x, y).stacked([model.learner(x, y)]) is not None
+    assert [model.learner(x, y).stacked([model.learner(*other)]) for other in others] == [None] * 3
+    assert model.learner(x, y).stacked([Perceptron(4, 3).learner(x, y)]) is None
+
+
 # gradients
 
 

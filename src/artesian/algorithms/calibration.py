@@ -13,18 +13,18 @@ The idea is known as an attack: shadow models that learn to tell label shares fr
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
 from math import log
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from artesian.algorithms.estimation import softmax
-from artesian.core import ClusterId, Divisible, Learner, Plan, State, derive, generator
+from artesian.core import ClusterId, Divisible, Learner, Plan, Stackable, State, derive, generator
 from artesian.errors import SettingError
 from artesian.params import Layout, Params, combine, cosine, distance, minus
 
@@ -38,6 +38,8 @@ SMALL = 1e-9
 
 Losses = Mapping[ClusterId, float]
 Proxies = Mapping[ClusterId, Learner]
+Stack = Callable[[Params], Sequence[np.ndarray]]
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -65,30 +67,55 @@ def halves(samples: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def mean_losses(params: Params, proxies: Proxies) -> dict[ClusterId, float]:
-    """F(w; D_k) for every proxy set."""
-    return {k: mean_loss(params, proxy) for k, proxy in proxies.items()}
+    """F(w; D_k) for every proxy set, in one pass where that can be."""
+    stack = _kept(_stack_of_parts, *proxies.values())
+    if stack is None:
+        return {k: mean_loss(params, proxy) for k, proxy in proxies.items()}
+    return {k: float(losses.mean(dtype=np.float64)) for k, losses in zip(proxies, stack(params), strict=True)}
 
 
 def mean_loss(params: Params, proxy: Learner) -> float:
     """F(w; D): the mean loss on the half of a proxy set that is measured on."""
-    part = _measured_part(proxy)
+    part = _kept(_measured_part, proxy)
     losses = proxy.losses(params)[halves(proxy.samples)[1]] if part is None else part.losses(params)
     return float(losses.mean(dtype=np.float64))
 
 
 def _measured_part(proxy: Learner) -> Learner | None:
-    """The samples of a proxy set that are measured on, taken apart once; None where they cannot be."""
-    key = id(proxy)
-    known = _parts.get(key)
-    if known is not None and known[0]() is proxy:
-        return known[1]
-    part = proxy.part(halves(proxy.samples)[1]) if isinstance(proxy, Divisible) else None
+    """The samples of a proxy set that are measured on; None where they cannot be taken apart."""
+    return proxy.part(halves(proxy.samples)[1]) if isinstance(proxy, Divisible) else None
+
+
+def losses_on(params: Params, proxies: Proxies) -> Sequence[np.ndarray]:
+    """The loss of every sample of every proxy set, in one pass where that can be."""
+    stack = _kept(_stack, *proxies.values())
+    return [proxy.losses(params) for proxy in proxies.values()] if stack is None else stack(params)
+
+
+def _stack(*learners: Learner | None) -> Stack | None:
+    """The losses of these learners at once; None where that cannot be."""
+    alike = len({type(learner) for learner in learners}) == 1 < len(learners)
+    return learners[0].stacked(learners[1:]) if alike and isinstance(learners[0], Stackable) else None
+
+
+def _stack_of_parts(*proxies: Learner) -> Stack | None:
+    """The losses of the samples that are measured on, of all proxy sets at once."""
+    return _stack(*(_kept(_measured_part, proxy) for proxy in proxies))
+
+
+def _kept(make: Callable[..., V], *proxies: Learner) -> V:
+    """What is made of these proxy sets, made once."""
+    key = make, *map(id, proxies)
+    known = _made.get(key)
+    if known is not None and all(seen() is proxy for seen, proxy in zip(known[0], proxies, strict=True)):
+        return cast(V, known[1])
+    found = make(*proxies)
     with suppress(TypeError):  # a user's own learner may allow no weak reference
-        _parts[key] = weakref.ref(proxy, lambda _: _parts.pop(key, None)), part
-    return part
+        _made[key] = tuple(weakref.ref(proxy, lambda _: _made.pop(key, None)) for proxy in proxies), found
+    return found
 
 
-_parts: dict[int, tuple[weakref.ref[Learner], Learner | None]] = {}  # by proxy set, while that lives
+_made: dict[tuple[Any, ...], tuple[tuple[weakref.ref[Learner], ...], Any]] = {}  # by proxy sets, while all of them live
 
 
 def features_of(

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from artesian.algorithms import staleness
-from artesian.algorithms.calibration import mean_losses
+from artesian.algorithms.calibration import losses_on, mean_losses
 from artesian.algorithms.estimation import TINY, estimate, truth_in
 from artesian.algorithms.estimators import Estimates
 from artesian.algorithms.settings import KnowsLength, only
@@ -148,7 +148,9 @@ class CDFL(Estimates, KnowsLength):
         """F(v; D_k) for every proxy set, and the unit its bar is given in; or what another estimator asks for."""
         found = truth_in(context.truth) if self.estimator == "oracle" else {}
         if self._weighs:
-            found |= {f"loss/{k}": self._loss(upload.params, proxy) for k, proxy in context.proxies.items()}
+            losses = losses_on(upload.params, context.proxies)
+            pairs = zip(context.proxies.items(), losses, strict=True)
+            found |= {f"loss/{k}": self._loss(each, proxy.samples) for (k, proxy), each in pairs}
             found |= {f"unit/{k}": self._unit(proxy.samples) for k, proxy in context.proxies.items()}
         if self.estimator == "calibrated" and len(context.proxies) > 1:
             found |= {f"mean/{k}": loss for k, loss in mean_losses(upload.params, context.proxies).items()}
@@ -156,7 +158,7 @@ class CDFL(Estimates, KnowsLength):
 
     def appraise(self, params: Params, proxy: Learner) -> float | None:
         """F(w_k; D_k), where the estimate or the filter asks for it."""
-        return self._loss(params, proxy) if self._weighs else None
+        return self._loss(proxy.losses(params), proxy.samples) if self._weighs else None
 
     def fold(self, state: State, measured: Sequence[Measured]) -> Step:
         m = only(measured, "CDFL")
@@ -212,9 +214,9 @@ class CDFL(Estimates, KnowsLength):
         models = [state.clusters[k].params for k in names]
         return combine(state.layout, models, shares.tolist(), newest=newest)
 
-    def _loss(self, params: Params, proxy: Learner) -> float:
+    def _loss(self, losses: np.ndarray, samples: int) -> float:
         """F(w; D): the mean loss times the scale."""
-        return self._scale(proxy.samples) * float(np.mean(proxy.losses(params), dtype=np.float64))
+        return self._scale(samples) * float(np.mean(losses, dtype=np.float64))
 
     def _scale(self, samples: int) -> float:
         return {"batch_sum": ceil(samples / BATCH), "mean": 1, "sum": samples}[self.loss_scale]

@@ -34,7 +34,10 @@ class ArrayModel(Protocol):
         """How many labels there are; None for a regression."""
         ...
 
-    def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray: ...
+    def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray:
+        """Of samples, or of a stack of as many of each learner."""
+        ...
+
     def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray: ...
     def score(self, output: np.ndarray, y: np.ndarray) -> float: ...
     def gradient(self, arrays: Arrays, x: np.ndarray, y: np.ndarray, weights: np.ndarray, out: Arrays) -> None:
@@ -144,7 +147,7 @@ class LinearRegression(Model):
         return ArrayLearner(self, x, y)
 
     def predict(self, arrays: Arrays, x: np.ndarray) -> np.ndarray:
-        output: np.ndarray = (x @ arrays["dense.weight"])[:, 0]
+        output: np.ndarray = (x @ arrays["dense.weight"])[..., 0]
         return output + arrays["dense.bias"] if self.bias else output
 
     def losses(self, output: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -193,6 +196,19 @@ class ArrayLearner:
         everybody = (self, *others)
         x, y = (np.concatenate(parts) for parts in ([o.x for o in everybody], [o.y for o in everybody]))
         return ArrayLearner(self.model, x, y)
+
+    def stacked(self, others: Sequence[ArrayLearner]) -> Callable[[Params], np.ndarray] | None:
+        """Their losses in one pass, a row for each, where all are of one size: every product has the shape it had."""
+        everybody, model = (self, *others), self.model
+        if any(o._form != self._form or not o.x.flags.c_contiguous for o in everybody):
+            return None
+        x, y = np.stack([o.x for o in everybody]), np.stack([o.y for o in everybody])
+        return QUIET(lambda params: model.losses(model.predict(model.layout.view(params), x), y))
+
+    @property
+    def _form(self) -> tuple[Any, ...]:
+        """All but its numbers."""
+        return self.model, self.x.shape, self.x.dtype, self.y.dtype
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs and targets."""
@@ -266,10 +282,12 @@ def _check_data(x: np.ndarray, y: np.ndarray, features: int, classes: int | None
         raise BadData(f"There are {len(x)} samples and {len(y)} targets", "Give one target for every sample")
     if classes is None or not len(y):
         return
-    if np.asarray(y).dtype.kind not in "iu":
-        raise BadData(f"The labels are {np.asarray(y).dtype}", "Give whole numbers")
-    if np.min(y) < 0 or np.max(y) >= classes:
-        raise BadData(f"The labels go from {np.min(y)} to {np.max(y)}", f"Give labels from 0 to {classes - 1}")
+    labels = np.asarray(y)
+    if labels.dtype.kind not in "iu":
+        raise BadData(f"The labels are {labels.dtype}", "Give whole numbers")
+    least, most = labels.min(), labels.max()
+    if least < 0 or most >= classes:
+        raise BadData(f"The labels go from {least} to {most}", f"Give labels from 0 to {classes - 1}")
 
 
 def _check_sizes(*sizes: int) -> None:
@@ -300,17 +318,17 @@ def _outputs(arrays: Arrays, name: str, inputs: np.ndarray) -> np.ndarray:
 
 def _probabilities(logits: np.ndarray) -> np.ndarray:
     """Their softmax, in their place."""
-    logits -= logits.max(axis=1, keepdims=True)
+    logits -= logits.max(axis=-1, keepdims=True)
     np.exp(logits, out=logits)
-    logits /= logits.sum(axis=1, keepdims=True)
+    logits /= logits.sum(axis=-1, keepdims=True)
     return logits
 
 
 def _cross_entropy(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Of the true class, at most -log of the smallest float32."""
-    chosen = probabilities[np.arange(len(y)), y]
+    chosen = probabilities.reshape(-1, probabilities.shape[-1])[np.arange(y.size), y.reshape(-1)]
     losses: np.ndarray = -np.log(np.maximum(chosen, TINY))
-    return losses
+    return losses.reshape(y.shape)
 
 
 def _accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:

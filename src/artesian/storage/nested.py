@@ -12,11 +12,12 @@ LEAVES = frozenset((str, int, float, bool, type(None)))  # most of any value, an
 
 def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
     """A value in which everything of a kind is replaced; what holds nothing of that kind stays the same object."""
-    if type(value) in LEAVES:
+    form: Any = type(value)
+    if form in LEAVES:
         return value
     if isinstance(value, kind):
         return swap(value)
-    if names := _names(type(value)):
+    if names := _names(form):
         after = _changed([(name, getattr(value, name)) for name in names], kind, swap)
         return replace(value, **after) if after else value
     if isinstance(value, (dict, Mapping)):
@@ -31,8 +32,11 @@ def swapped(value: Any, kind: type, swap: Callable[[Any], Any]) -> Any:
 
 def _changed(items: Iterable[tuple[Any, Any]], kind: type, swap: Callable[[Any], Any]) -> dict[Any, Any]:
     """The items in which something is replaced, by their keys."""
-    inner = ((key, item, swapped(item, kind, swap)) for key, item in items if type(item) not in LEAVES)
-    return {key: after for key, item, after in inner if after is not item}
+    found = {}
+    for key, item in items:
+        if type(item) not in LEAVES and (after := swapped(item, kind, swap)) is not item:
+            found[key] = after
+    return found
 
 
 @cache
