@@ -238,7 +238,7 @@ class Coordinator(FederationView):
         self.plan, self.clip = dict(settings["plan"]), settings["clip"]
         self.publish_after = settings["publish_after"]
         told = settings.get("defence")  # older settings have none
-        self.defence = None if told is None else Defence(**told)
+        self.defence = None if told is None else with_fields(Defence(), with_defaults(Defence(), told))
         self._studying.drop()  # it is made again, by the other settings
         if not self._keeps_pace:
             self.pace = self.algorithm.pace()

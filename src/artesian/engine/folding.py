@@ -27,6 +27,9 @@ def fold(bench: Workbench, change: Change, measured: Sequence[Measured], solo: b
     step = alone or bench.algorithm.fold(state, measured)
     clusters = split(state.clusters, step)
     changed = {k: finished(bench, state, clusters, k, params) for k, params in step.clusters.items()}
+    if change.judged and bench.known is None:
+        with bench.watch("appraising"):
+            bench.judge().note(changed, bench.algorithm.stands_for)
     change.take(step, clusters, changed, appraise(bench, changed), solo)
     change.publish(clusters, changed, measured, bench.publish_after, step)
 
@@ -84,11 +87,19 @@ def _kept(bench: Workbench, change: Change, measured: Sequence[Measured]) -> tup
 
 
 def _rises(bench: Workbench, state: State, measured: Sequence[Measured], steps: dict[str, Step]) -> dict[str, float]:
-    """By how much of it the held-back loss of a cluster would rise, at the most, if each were folded alone."""
+    """By how much of it the held-back loss of a cluster would rise, at the most, if each were folded alone and fresh.
+
+    A rule for late uploads makes steps of any length. Of an upload whose step is short the losses say little, and by
+    what is usual among short steps every long one is too far: so all are judged by the step they would make in time.
+    """
     found: dict[str, float] = {}
     for m in measured if bench.proxies else ():
         if m.upload.models:
-            step = steps[identity(m.upload)] = bench.algorithm.fold(state, (m,))
+            late = m.receipt.base != state.version
+            fresh = replace(m, receipt=replace(m.receipt, base=state.version)) if late else m
+            step = bench.algorithm.fold(state, (fresh,))
+            if not late:
+                steps[identity(m.upload)] = step
             with bench.watch("appraising"):
                 found[identity(m.upload)] = bench.judge().rise(state, step, bench.algorithm.stands_for)
     return found
