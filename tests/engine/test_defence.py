@@ -19,12 +19,14 @@ from artesian.engine.defence import (
     lower_median,
     noted,
     size_of,
+    usual_habit,
     usual_length,
     usual_rise,
 )
 from artesian.engine.judge import Judge
 from artesian.errors import StorageError, TooFar
-from artesian.params import Layout, distance, seal
+from artesian.params import Layout, combine, distance, seal
+from artesian.storage.codec import with_defaults, with_fields
 from artesian.testing import ToyFederation, ToyModel
 
 LAYOUT = ToyModel().layout  # three weights, one running mean, one counter
@@ -159,15 +161,43 @@ def test_rises_are_judged_by_hand() -> None:
     seen = tuple(Seen(f"c{i}", 10, 1.0, rise) for i, rise in enumerate((0.01, 0.02, 0.03, 0.04, 0.05)))
     known = Ledger(5, seen)
     assert usual_rise(known) == 0.03
-    after, refused = judged(ALL, known, {"c0/7": ("c0", 0.14), "c1/3": ("c1", 0.16), "c2/9": ("c2", -0.5)})
-    assert refused == {"c1/3": "it would raise a held-back loss by 0.16 of it, and 0.15 is the most"}
-    assert [entry.rise for entry in after.seen] == [0.14, 0.15, 0.15, 0.04, 0.05]  # none counts for more than the most
+    after, refused = judged(ALL, known, {"c0/7": ("c0", 0.29), "c1/3": ("c1", 0.31), "c2/9": ("c2", -0.5)})
+    assert refused == {"c1/3": "it would raise a held-back loss by 0.31 of it, and 0.3 is the most"}
+    assert [entry.rise for entry in after.seen] == [0.29, 0.3, 0.3, 0.04, 0.05]  # none counts for more than the most
+    assert [entry.habit for entry in after.seen] == [0.29, 0.3, 0.0, None, None]  # the first of each is its mean
     assert judged(ALL, known, {"c0/7": ("c0", 0.0)})[0] == known  # nothing changed: nothing learnt
     few = Ledger(4, seen[:4])
     assert judged(ALL, few, {"c0/7": ("c0", 9.0)})[1] == {}  # too few are known
     assert list(judged(ALL, few, {"c0/7": ("c0", 1e7)})[1]) == ["c0/7"]
     calm = Ledger(5, tuple(replace(entry, rise=1e-6) for entry in seen))
-    assert judged(ALL, calm, {"c0/7": ("c0", 0.019)})[1] == {}  # a rise of less than 0.02 harms nobody
+    assert judged(ALL, calm, {"c0/7": ("c0", 0.049)})[1] == {}  # a rise of less than 0.05 harms nobody
+
+
+def test_a_member_whose_uploads_raise_the_loss_again_and_again_is_judged_by_hand() -> None:
+    habits = (0.01, 0.02, 0.03, 0.04, 0.09)
+    known = Ledger(5, tuple(Seen(f"c{i}", 10, 1.0, 0.02, habit) for i, habit in enumerate(habits)))
+    assert usual_habit(known) == 0.03  # so 0.075 is the most
+    rises = {"c0/7": ("c0", 0.19), "c3/7": ("c3", 0.19), "c4/7": ("c4", 0.07), "c9/1": ("c9", 0.19)}
+    after, refused = judged(ALL, known, rises)
+    assert list(refused) == ["c3/7"]  # 0.04 + (0.19 - 0.04) / 4 = 0.0775; c4 does better than it did, c9 is new
+    assert "0.19 of it, and uploads of its member do so by 0.0775 in the mean, where 0.075 is" in refused["c3/7"]
+    assert [seen.habit for seen in after.seen] == pytest.approx([0.055, 0.02, 0.03, 0.0775, 0.085])
+    twice = {"c0/7": ("c0", 0.19), "c0/8": ("c0", 0.19)}  # one after the other, also in the same fold
+    assert list(judged(ALL, known, twice)[1]) == ["c0/8"]
+    shaken = Ledger(5, tuple(replace(seen, rise=0.05) for seen in known.seen))
+    assert usual_habit(shaken) == 0.05  # where rises and falls are large, means are small by luck
+    off = replace(ALL, habit=0.0)
+    assert judged(off, known, rises) == (replace(known, seen=judged(off, known, rises)[0].seen), {})
+    assert [seen.habit for seen in judged(off, known, rises)[0].seen] == list(habits)
+
+
+def test_settings_from_before_there_were_habits_judge_as_they_did() -> None:
+    told = {name: value for name, value in Defence(rise=5.0).tree.items() if name not in ("habit", "harmless")}
+    older = with_fields(Defence(), with_defaults(Defence(), told))
+    assert (older.rise, older.habit, older.harmless) == (5.0, 0.0, 0.02)
+    known = Ledger(5, tuple(Seen(f"c{i}", 10, 1.0, 1e-6) for i in range(5)))
+    assert list(judged(older, known, {"c0/7": ("c0", 0.021), "c1/7": ("c1", 0.019)})[1]) == ["c0/7"]
+    assert {seen.habit for seen in judged(older, known, {"c1/7": ("c1", 0.019)})[0].seen} == {None}
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -307,6 +337,24 @@ def test_a_fold_that_raises_a_held_back_loss_is_not_made() -> None:
     assert federation.coordinator.state.clusters == before.clusters
     losses = federation.coordinator.judge.losses(federation.coordinator.state)
     assert losses.keys() == {"k0"}
+
+
+def test_a_late_upload_is_judged_by_the_step_it_would_make_in_time() -> None:
+    seen: list[Event] = []
+    federation = joined(FedAsync(alpha=0.5), 8, replace(ALL, clip=0.0, budget=0.0, refuse=0.0))
+    for _ in range(20):
+        federation.step()
+    state = federation.coordinator.state
+    late = max(state.members, key=lambda client: state.version - federation.coordinator.recorded(client)[0].task.base)
+    assert state.version - federation.coordinator.recorded(late)[0].task.base > 2
+    federation.coordinator.record = seen.append
+    upload = turned(federation, late, 1)
+    federation.coordinator.receive(upload)
+    losses = federation.coordinator.judge.losses(federation.coordinator.state)
+    assert losses.keys() == {"k0"}  # of the model that it really made
+    fresh = combine(state.layout, (state.clusters["k0"].params, upload.params), (0.5, 0.5))
+    rise = federation.coordinator.judge.rise(state, Step({"k0": fresh}), False)
+    assert seen[-1].judged == {f"{late}/{upload.number}": pytest.approx(rise, rel=1e-5)}
 
 
 def test_uploads_of_a_buffer_are_judged_one_by_one() -> None:

@@ -54,7 +54,7 @@ ROWS = {
     "backups-snapshots": Row("P18", "backups while every upload takes a snapshot", 3, 50),
     "shutdowns": Row("P19", "SIGTERM under 4 clients and long polls", 3, 100),
     "stops": Row("P19", "SIGTERM at the moment a server says that it serves", 3, 50),
-    "meta": Row("meta", "safeguards taken away, each missed by its promise", 27, 27),
+    "meta": Row("meta", "safeguards taken away, each missed by its promise", 28, 28),
     "flat": Row("P20", "uploads after which memory and files are as before", 300, 5000),
     "hostile": Row("P22", "runs with one hostile client of twenty", 16, 136),
     "forgotten": Row("P23", "uploads, after which one member of twenty was forgotten", 100, 500),

@@ -4,7 +4,7 @@ Left-out syncs, unpickled bodies, growth, leaks, odd file names and crowds are s
 """
 
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import inf
 
@@ -110,8 +110,18 @@ def test_without_comparing_digests_altered_code_is_not_seen(tmp_path, promise, m
         check_altered(tmp_path, "cdfl", draws("meta"))
 
 
+def test_without_holding_the_arrays_they_vanish_under_a_backup(tmp_path, promise, monkeypatch) -> None:
+    promise("meta")
+    monkeypatch.setattr(artesian.storage.copying, "shared", nullcontext)
+    server = Server(tmp_path / "store")
+    with pytest.raises(AssertionError, match="dropped under the hands of a backup"):
+        check_backup(server, tmp_path)
+    server.close()
+
+
 def test_without_taking_it_again_a_backup_lacks_what_vanished(tmp_path, promise, monkeypatch) -> None:
     promise("meta")
+    monkeypatch.setattr(artesian.storage.copying, "shared", nullcontext)
     real = artesian.storage.copying._copy_arrays
     monkeypatch.setattr(artesian.storage.copying, "_copy_arrays", lambda *told: ("", real(*told)[1]))
     server = Server(tmp_path / "store")

@@ -1,7 +1,10 @@
 """Copies of stores: an exact beginning of the history, whole or not there at all, nothing overwritten."""
 
+import errno
+import fcntl
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 
@@ -11,7 +14,8 @@ from promises.federation import IDENTITY, resumed, served
 from artesian.errors import SettingError, StorageError, StoreDamaged
 from artesian.storage import copying
 from artesian.storage.blobs import Blobs
-from artesian.storage.copying import copy_store
+from artesian.storage.copying import Copied, copy_store
+from artesian.storage.files import owned, shared
 from artesian.storage.reading import read_history
 from artesian.storage.store import Store
 
@@ -72,7 +76,8 @@ def test_nothing_is_overwritten(tmp_path, live) -> None:
     assert copy_store(folder, tmp_path / "empty").history.count == 8
 
 
-def test_arrays_that_vanish_meanwhile_are_a_reason_to_copy_again(tmp_path, live, monkeypatch) -> None:
+def copy_beside(live, target: Path, **options) -> Copied:
+    """A copy of a store that goes on by an upload and a snapshot, as a server does, once some arrays are copied."""
     store, toy = live
     real, turns = Blobs.get, iter(range(100))
 
@@ -80,16 +85,80 @@ def test_arrays_that_vanish_meanwhile_are_a_reason_to_copy_again(tmp_path, live,
         if self.folder == store.folder / "blobs" and not self.sync_seen and next(turns) == 3:
             self.sync_seen = True
             toy.step()
-            store.save(toy.coordinator.snapshot(tasks=False))  # as a server does beside a backup
+            store.save(toy.coordinator.snapshot(tasks=False), **options)
         return real(self, name)
 
-    monkeypatch.setattr(Blobs, "sync_seen", False, raising=False)
-    monkeypatch.setattr(Blobs, "get", get)
-    copied = copy_store(store.folder, tmp_path / "copy")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Blobs, "sync_seen", False, raising=False)
+        patch.setattr(Blobs, "get", get)
+        return copy_store(store.folder, target)
+
+
+def test_a_snapshot_beside_a_copy_drops_nothing_and_a_later_one_drops_it_all(tmp_path, live) -> None:
+    store, toy = live
+    before, names = toy.coordinator.digest(), set(store.blobs.names())
+    copied = copy_beside(live, tmp_path / "copy")
+    assert (copied.attempts, copied.history.count) == (1, 8)
+    assert set(Blobs(tmp_path / "copy" / "blobs").names()) == copied.history.expected
+    assert state_of(tmp_path / "copy") == before
+    assert names < set(store.blobs.names())
+    store.save(toy.coordinator.snapshot(tasks=False))
+    assert set(store.blobs.names()) == read_history(store.folder).expected
+    assert not names <= set(store.blobs.names())
+
+
+def test_arrays_that_vanish_meanwhile_are_a_reason_to_copy_again(tmp_path, live, monkeypatch) -> None:
+    """Where a member is forgotten, and in file systems without locks."""
+    toy = live[1]
+    copied = copy_beside(live, tmp_path / "copy", at_once=True)
     assert (copied.attempts, copied.history.count) == (2, 9)
-    monkeypatch.undo()
     assert set(Blobs(tmp_path / "copy" / "blobs").names()) == copied.history.expected
     assert state_of(tmp_path / "copy") == toy.coordinator.digest()
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    copied = copy_beside(live, tmp_path / "other")
+    assert (copied.attempts, copied.history.count) == (2, 10)
+    monkeypatch.undo()
+    assert state_of(tmp_path / "other") == toy.coordinator.digest()
+
+
+def no_locks(*_) -> None:
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+def test_a_folder_is_owned_when_the_last_holder_let_go_or_died(tmp_path) -> None:
+    with shared(tmp_path), shared(tmp_path), owned(tmp_path) as alone:
+        assert not alone
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        with shared(tmp_path):
+            os.write(writing, b"x")
+            signal.pause()
+    os.read(reading, 1)
+    with owned(tmp_path) as alone:
+        assert not alone
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with owned(tmp_path) as alone, owned(tmp_path) as another:
+        assert (alone, another) == (True, False)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_forked_process_does_not_go_on_holding_a_folder(tmp_path) -> None:
+    with shared(tmp_path):
+        child = os.fork()
+        if not child:
+            signal.pause()
+    with owned(tmp_path) as alone:
+        assert alone
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_folder_that_is_not_there_is_not_held(tmp_path) -> None:
+    with shared(tmp_path / "none"):
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_store_that_drops_arrays_for_ever_is_given_up(tmp_path, live, monkeypatch) -> None:
@@ -97,7 +166,7 @@ def test_a_store_that_drops_arrays_for_ever_is_given_up(tmp_path, live, monkeypa
 
     def vanished(history, here, there, progress):
         toy.step()
-        store.save(toy.coordinator.snapshot(tasks=False))
+        store.save(toy.coordinator.snapshot(tasks=False), at_once=True)
         return "0" * 64, []
 
     monkeypatch.setattr(copying, "_copy_arrays", vanished)

@@ -7,13 +7,13 @@ floods the server still has one voice. Nothing here has a clock: a budget comes 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import inf, isfinite, sqrt
 from typing import Any, Literal
 
 import numpy as np
 
-from artesian.core import ClientId, Ledger, Member, Seen, Task, Upload
+from artesian.core import BEFORE, ClientId, Ledger, Member, Seen, Task, Upload
 from artesian.engine.admission import clip_upload, origins_of
 from artesian.errors import TooFar, check
 from artesian.params import Layout, Params, distance, norm
@@ -21,8 +21,8 @@ from artesian.params import Layout, Params, distance, norm
 REMEMBERED = 101  # members, those with the newest uploads
 KNOWN = 5  # members whose rises must be known before a fold is judged by them
 EXHAUSTED = 0.01  # of a usual change: with less than this left, an upload is set aside
-HARMLESS = 0.02  # of a held-back loss: a rise that is never too far
-BEYOND = 1e6  # of it: a rise that is always too far
+BEYOND = 1e6  # of a held-back loss: a rise that is always too far
+NEWEST = 0.25  # what the newest rise counts in the mean of a member
 NO_BUDGET = "its member has spent its budget"
 
 
@@ -35,13 +35,15 @@ class Defence:
     budget: float = 6.0  # usual changes of one member while every other member uploads once, on average
     samples: float = 3.0  # usual numbers of samples that one member may claim; more count as so many
     weights: Literal["samples", "equal"] = "samples"  # do members weigh by the samples they claim, or all the same?
-    rise: float = 5.0  # usual rises of a held-back proxy loss beyond which an upload is not folded
+    rise: float = 10.0  # usual rises of a held-back proxy loss beyond which an upload is not folded
+    habit: float = field(default=2.5, metadata={BEFORE: 0.0})  # and beyond which a member's must not be in the mean
+    harmless: float = field(default=0.05, metadata={BEFORE: 0.02})  # of that loss: a rise that is never too far
     rise_samples: int = 200  # of every proxy set, by which uploads are judged
 
     def __post_init__(self) -> None:
-        numbers = (self.clip, self.refuse, self.budget, self.samples, self.rise)
+        numbers = (self.clip, self.refuse, self.budget, self.samples, self.rise, self.habit, self.harmless)
         rules = {
-            "clip, refuse, budget, samples and rise are finite and at least 0": all(
+            "clip, refuse, budget, samples, rise, habit and harmless are finite and at least 0": all(
                 isfinite(number) and number >= 0 for number in numbers
             ),
             "weights is samples or equal": self.weights in ("samples", "equal"),
@@ -60,6 +62,10 @@ class Defence:
             return min(claimed, 1)
         usual = lower_median([seen.samples for seen in ledger.seen if seen.client != client and seen.samples])
         return claimed if not self.samples or usual is None else min(claimed, max(1, int(self.samples * usual)))
+
+    def most(self, times: float, usual: float | None) -> float:
+        """The largest rise that is not too far: so many usual ones, where they are known, and what is harmless."""
+        return BEYOND if usual is None else max(self.harmless, times * usual)
 
     def left(self, ledger: Ledger, member: Member, present: int) -> float:
         """What is left of a member's budget, in usual changes; without end where it is alone."""
@@ -120,8 +126,18 @@ def usual_length(ledger: Ledger) -> float | None:
 
 def usual_rise(ledger: Ledger) -> float | None:
     """The median size of what members' newest uploads did to a held-back loss; None while few are known."""
-    rises = [seen.rise for seen in ledger.seen if seen.rise is not None]
-    return lower_median(rises) if len(rises) >= KNOWN else None
+    return _median_known([seen.rise for seen in ledger.seen])
+
+
+def usual_habit(ledger: Ledger) -> float | None:
+    """The median of what members' uploads do to it in the mean, or the usual rise if that is more; None if unknown."""
+    rise, habit = usual_rise(ledger), _median_known([seen.habit for seen in ledger.seen])
+    return None if rise is None or habit is None else max(rise, habit)
+
+
+def _median_known(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return lower_median(known) if len(known) >= KNOWN else None
 
 
 def lower_median(numbers: Sequence[float]) -> float | None:
@@ -141,16 +157,29 @@ def judged(
     defence: Defence, ledger: Ledger, rises: Mapping[str, tuple[ClientId, float]]
 ) -> tuple[Ledger, dict[str, str]]:
     """The ledger with what uploads, each of a member, did to a held-back loss; and why some are not folded."""
-    usual = usual_rise(ledger)
-    bound = BEYOND if usual is None else max(HARMLESS, defence.rise * usual)
-    refused = {
-        name: f"it would raise a held-back loss by {rise:.3g} of it, and {bound:.3g} is the most"
-        for name, (_, rise) in rises.items()
-        if rise > bound
-    }
-    sizes = {client: min(abs(rise), bound) for client, rise in rises.values() if rise}
-    seen = tuple(replace(entry, rise=sizes.get(entry.client, entry.rise)) for entry in ledger.seen)
+    usual, refused = usual_rise(ledger), dict[str, str]()
+    most = defence.most(defence.rise, usual)
+    often = defence.most(defence.habit, usual_habit(ledger)) if defence.habit else BEYOND
+    sizes, habits = {s.client: s.rise for s in ledger.seen}, {s.client: s.habit for s in ledger.seen}
+    for name, (client, rise) in rises.items():
+        before = habits.get(client)
+        if rise and usual is not None and defence.habit:
+            habits[client] = _habit(before, min(max(rise, 0.0), most))
+        if rise > most:
+            refused[name] = f"it would raise a held-back loss by {rise:.3g} of it, and {most:.3g} is the most"
+        elif before is not None and min(rise, habits[client] or 0.0) > often:
+            refused[name] = (
+                f"it would raise a held-back loss by {rise:.3g} of it, and uploads of its member do so by "
+                f"{habits[client]:.3g} in the mean, where {often:.3g} is the most"
+            )
+        sizes[client] = min(abs(rise), most) if rise else sizes.get(client)
+    seen = tuple(replace(s, rise=sizes[s.client], habit=habits[s.client]) for s in ledger.seen)
     return replace(ledger, seen=seen), refused
+
+
+def _habit(before: float | None, rise: float) -> float:
+    """The mean of a member's rises, older ones counting less and less."""
+    return rise if before is None else before + NEWEST * (rise - before)
 
 
 def identity(upload: Upload) -> str:

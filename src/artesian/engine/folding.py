@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from artesian.core import Cluster, ClusterId, Measured, State, Step
+from artesian.core import ClientId, Cluster, ClusterId, Measured, State, Step
 from artesian.engine.defence import identity, judged
 from artesian.engine.transition import Change, split
 from artesian.engine.workbench import Workbench
@@ -27,8 +27,50 @@ def fold(bench: Workbench, change: Change, measured: Sequence[Measured], solo: b
     step = alone or bench.algorithm.fold(state, measured)
     clusters = split(state.clusters, step)
     changed = {k: finished(bench, state, clusters, k, params) for k, params in step.clusters.items()}
+    if change.judged and bench.known is None:
+        with bench.watch("appraising"):
+            bench.judge().note(changed, bench.algorithm.stands_for)
     change.take(step, clusters, changed, appraise(bench, changed), solo)
-    change.publish(clusters, changed, measured, bench.publish_after, step)
+    by = _changed_by(bench, state, step, measured, change.desk.changed_by)
+    change.publish(clusters, changed, by, bench.publish_after, step)
+
+
+def _changed_by(
+    bench: Workbench,
+    state: State,
+    step: Step,
+    measured: Sequence[Measured],
+    before: Mapping[ClusterId, Sequence[ClientId]],
+) -> dict[ClusterId, set[ClientId]]:
+    """Who changed each cluster of a step. Once there are enough for it to be shown, no further ones are looked for."""
+    everybody = {m.upload.client for m in measured}
+    if bench.publish_after < 2 or len(measured) == 1 or not bench.movers:
+        return dict.fromkeys(step.clusters, everybody)
+    found: dict[ClusterId, set[ClientId]] = {k: set() for k in step.clusters}
+    for m in measured:
+        few = [k for k in found if len(found[k].union(before.get(k, ()))) < bench.publish_after]
+        for k in _moved(bench, state, step, measured, m, few) if few else ():
+            found[k].add(m.upload.client)
+    return found
+
+
+def _moved(
+    bench: Workbench, state: State, step: Step, measured: Sequence[Measured], m: Measured, among: Sequence[ClusterId]
+) -> list[ClusterId]:
+    """Which of these clusters an upload moves: it alone would, and without it they would be others.
+
+    A cluster that is only just divided is moved by nobody whom that could be said of.
+    """
+    alone = bench.algorithm.fold(state, (m,)).clusters
+    moved = [k for k in among if k in state.clusters and k in alone and _differ(alone[k], state.clusters[k].params)]
+    if not moved:
+        return []
+    rest = bench.algorithm.fold(state, [other for other in measured if other is not m]).clusters
+    return [k for k in moved if _differ(step.clusters[k], rest.get(k, state.clusters[k].params))]
+
+
+def _differ(one: Params, other: Params) -> bool:
+    return one is not other and not np.array_equal(one, other)
 
 
 def finished(
@@ -84,11 +126,19 @@ def _kept(bench: Workbench, change: Change, measured: Sequence[Measured]) -> tup
 
 
 def _rises(bench: Workbench, state: State, measured: Sequence[Measured], steps: dict[str, Step]) -> dict[str, float]:
-    """By how much of it the held-back loss of a cluster would rise, at the most, if each were folded alone."""
+    """By how much of it the held-back loss of a cluster would rise, at the most, if each were folded alone and fresh.
+
+    A rule for late uploads makes steps of any length. Of an upload whose step is short the losses say little, and by
+    what is usual among short steps every long one is too far: so all are judged by the step they would make in time.
+    """
     found: dict[str, float] = {}
     for m in measured if bench.proxies else ():
         if m.upload.models:
-            step = steps[identity(m.upload)] = bench.algorithm.fold(state, (m,))
+            late = m.receipt.base != state.version
+            fresh = replace(m, receipt=replace(m.receipt, base=state.version)) if late else m
+            step = bench.algorithm.fold(state, (fresh,))
+            if not late:
+                steps[identity(m.upload)] = step
             with bench.watch("appraising"):
                 found[identity(m.upload)] = bench.judge().rise(state, step, bench.algorithm.stands_for)
     return found

@@ -27,6 +27,11 @@ class Judge:
         changed = {k: params for k, params in step.clusters.items() if k in state.clusters}
         return max((self._rise(k, state.clusters[k].params, new, own) for k, new in changed.items()), default=0.0)
 
+    def note(self, changed: Mapping[ClusterId, Params], own: bool) -> None:
+        """Find the losses of clusters as they are from now on."""
+        for k, params in changed.items():
+            self._known[k] = [*self._known.get(k, [])[-1:], (params, self._loss(k, params, own))]
+
     def losses(self, state: State) -> dict[ClusterId, float]:
         """The loss of every cluster that is known as it is now."""
         known = {k: self._find(k, cluster.params) for k, cluster in state.clusters.items()}
@@ -34,6 +39,7 @@ class Judge:
 
     def _rise(self, cluster: ClusterId, old: Params, new: Params, own: bool) -> float:
         before, after = self._loss(cluster, old, own), self._loss(cluster, new, own)
+        self._known[cluster] = [(old, before), (new, after)]
         rise = after / max(before, TINY) - 1
         return rise if isfinite(rise) and rise < 2 * BEYOND else 2 * BEYOND
 
@@ -43,9 +49,7 @@ class Judge:
         if known is not None:
             return known
         chosen = [self._samples[cluster]] if own and cluster in self._samples else list(self._samples.values())
-        loss = float(np.mean([np.mean(samples.losses(params), dtype=np.float64) for samples in chosen]))
-        self._known[cluster] = [*self._known.get(cluster, [])[-1:], (params, loss)]
-        return loss
+        return float(np.mean([np.mean(samples.losses(params), dtype=np.float64) for samples in chosen]))
 
     def _find(self, cluster: ClusterId, params: Params) -> float | None:
         return next((loss for model, loss in self._known.get(cluster, ()) if model is params), None)

@@ -270,7 +270,7 @@ class Service:
         self.store.save(snapshot, retain=ALL)  # a start needs nothing older from here on
         dropped = self.store.drop_snapshots_of(client)
         rounds = self.coordinator.pace.in_rounds  # another forgetting would need the uploads that go now
-        self.store.save(snapshot, retain=NOTHING if rounds else self.retain)
+        self.store.save(snapshot, retain=NOTHING if rounds else self.retain, at_once=True)
         self.store.purge(dropped)
         self.store.drop_secret(client)
 

@@ -1,8 +1,9 @@
 """A store copied at one moment, while a server goes on with it or not: a backup, and what a backup gives back.
 
 The database is copied in one read transaction, so that the copy is an exact beginning of the history. Then come the
-arrays it names. A snapshot taken meanwhile may drop some of them: then the database is copied again, and only what is
-new of the arrays. A copy has its name only when it is whole and on disk.
+arrays it names. Meanwhile the folder of arrays is held, and snapshots drop nothing from it. Where that cannot be, and
+where a member is forgotten, some may vanish: then the database is copied again, and only what is new of the arrays. A
+copy has its name only when it is whole and on disk.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 
 from artesian.errors import SettingError, StorageError
 from artesian.storage.blobs import Blobs
-from artesian.storage.files import make_folder, storage, sync_folder, write_file
+from artesian.storage.files import make_folder, shared, storage, sync_folder, write_file
 from artesian.storage.history import StoreHistory, behind, broken, slot
 from artesian.storage.reading import connection, damaged, mark_of, rows_of, unchecked_history
 
-ATTEMPTS = 20  # copies of the database, where snapshots keep dropping arrays
+ATTEMPTS = 20  # copies of the database, where arrays vanish again and again
 Progress = Callable[[int, int], None]  # how many arrays are copied, and how many there are
 
 
@@ -39,7 +40,8 @@ def copy_store(source: Path, target: Path, progress: Progress | None = None) -> 
     mark_of(source)  # a store, or refused before anything is made
     partial = _claimed(target)
     try:
-        copied = _copied(source, partial, progress or unseen)
+        with shared(source / "blobs"):  # a server drops nothing now
+            copied = _copied(source, partial, progress or unseen)
         _finish(source, partial, copied.history)
         with storage(target):
             os.replace(partial, target)

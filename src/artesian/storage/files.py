@@ -6,7 +6,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from artesian.errors import StorageError
@@ -99,6 +99,38 @@ def _locked(handle: int, *, wait: bool) -> int | None:
         os.close(handle)
         return None
     return handle
+
+
+@contextmanager
+def shared(path: Path) -> Iterator[None]:
+    """Hold a folder beside others who hold it too, so that `owned` finds it held; nothing is written.
+
+    Where the folder is not there, or its file system has no locks, it is not held.
+    """
+    with _flocked(path, fcntl.LOCK_SH):
+        yield
+
+
+@contextmanager
+def owned(path: Path) -> Iterator[bool]:
+    """Hold a folder alone, and say whether that is so: not while others hold it. Without locks nobody can tell."""
+    with _flocked(path, fcntl.LOCK_EX | fcntl.LOCK_NB) as error:
+        yield not isinstance(error, BlockingIOError)
+
+
+@contextmanager
+def _flocked(path: Path, operation: int) -> Iterator[OSError | None]:
+    """Hold a lock on a folder, or say why not; who dies lets go of it."""
+    with ExitStack() as held:
+        failed: OSError | None = None
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            held.callback(os.close, handle)
+            fcntl.flock(handle, operation)
+            held.callback(fcntl.flock, handle, fcntl.LOCK_UN)  # also of a process that was forked meanwhile
+        except OSError as error:
+            failed = error
+        yield failed
 
 
 def sync_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ from artesian.errors import MissingExtra, StorageError
 from artesian.storage.blobs import named_in
 from artesian.storage.codec import scatter, to_json, to_tree
 from artesian.storage.failpoints import reach
+from artesian.storage.files import owned
 from artesian.storage.history import BEGAN, STORE_FORMAT, ActRow, chained, forgotten_in
 from artesian.storage.older import translated
 from artesian.storage.opened import OpenedStore
@@ -83,11 +84,14 @@ class Store(OpenedStore):
             self._db.rollback()
         return [json.loads(record) for record in reversed(records)]
 
-    def save(self, snapshot: Snapshot, *, keep_uploads: bool = False, retain: Retention = NOTHING) -> None:
+    def save(
+        self, snapshot: Snapshot, *, keep_uploads: bool = False, retain: Retention = NOTHING, at_once: bool = False
+    ) -> None:
         """Write a snapshot with the open tasks, then drop what is not needed any more.
 
         Older snapshots, and the uploads after them, stay within the bounds of `retain`; all with `keep_uploads`. Those
-        with which other code took over are not thinned out: everything since the oldest one can be replayed.
+        with which other code took over are not thinned out: everything since the oldest one can be replayed. While
+        a backup is under way, arrays are dropped by a later snapshot, unless it has to be `at_once`.
         """
         assert not snapshot.open_tasks, "open tasks are kept in open_tasks"
         retain = ALL if keep_uploads else retain
@@ -111,7 +115,9 @@ class Store(OpenedStore):
         reach("between-snapshot-and-cleaning")
         self._bases = {at: found for at, found in self._bases.items() if at in kept} | {self.count: names}
         if retain != ALL:
-            self.blobs.keep(names | tasks | self._needed(kept))
+            with owned(self.blobs.folder) as alone:
+                if alone or at_once:
+                    self.blobs.keep(names | tasks | self._needed(kept))
 
     def drop_snapshots_of(self, client: str) -> set[str]:
         """Drop what holds uploads of a forgotten member among the snapshots before that; the names of their arrays."""
