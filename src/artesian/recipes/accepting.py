@@ -20,9 +20,9 @@ from artesian.params import Layout, Params, average, seal
 
 Accept = Literal["better", "always"]  # use the best candidate, or always what was drawn
 Candidate = Literal["drawn", "tuned", "midpoint", "trained", "previous"]
-# In the order in which they are tried, and by how many standard errors each must beat the best before it. The middle of
-# two models is seldom much worse than either; what was trained is what the client would have without a refresh; what was
-# used before was chosen by the same samples, perhaps by luck.
+# In the order in which they are tried, and by how many standard errors each must beat the best before it. The middle
+# of two models is seldom much worse than either; what was trained is what the client would have without a refresh;
+# what was used before was chosen by the same samples, perhaps by luck.
 MARGINS: Mapping[Candidate, float] = {"midpoint": 0.0, "drawn": 1.0, "tuned": 1.0, "trained": 0.5, "previous": 2.0}
 CANDIDATES: tuple[Candidate, ...] = tuple(MARGINS)
 SHARE = 0.2  # of the samples
@@ -115,7 +115,7 @@ def divided(learner: Learner, share: float, client: ClientId) -> Split:
 def candidates(
     layout: Layout, drawn: Ensemble, trained: Ensemble, previous: Ensemble = (), tuned: Ensemble = ()
 ) -> dict[Candidate, Ensemble]:
-    """What a client may use, by name: those that there are, and the middle of two models that were drawn and trained."""
+    """What a client may use, by name: those that there are, and the middle of those drawn and trained."""
     middle: Ensemble = ()
     if len(drawn) == len(trained) == 1 and not np.array_equal(drawn[0][1], trained[0][1]):
         middle = ((1.0, average(layout, [drawn[0][1], trained[0][1]])),)
