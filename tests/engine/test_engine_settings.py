@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from artesian.algorithms import CDFL, Confluence, FedAsync, FedBuff
-from artesian.core import Event
+from artesian.algorithms import CDFL, IFCA, Confluence, FedAsync, FedBuff
+from artesian.core import OWN, Event, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.errors import StorageError, TaskClosed
-from artesian.params import clipped, distance, norm, seal
+from artesian.params import Layout, clipped, distance, norm, seal
 from artesian.storage.codec import digest, to_tree
 from artesian.testing import ToyFederation, ToyModel
 
@@ -195,6 +195,47 @@ def test_a_cluster_is_shown_once_enough_clients_have_changed_it() -> None:
     (reply,) = coordinator.receive(federation.upload_of("c1"))
     assert reply.task.models["k0"] is coordinator.state.clusters["k0"].params
     assert (coordinator.desk.published, coordinator.desk.changed_by) == ({}, {})
+
+
+def picked(movers: bool) -> Coordinator:
+    """Two clients in one round of IFCA, each of which chose another cluster; two must change one before it is shown."""
+    start = [seal(np.full(LAYOUT.size, value, np.float32)) for value in (1.0, 5.0)]
+    coordinator = Coordinator.start(IFCA(clients_per_round=2), LAYOUT, start, 0, publish_after=2)
+    coordinator.movers = movers
+    replies = [*coordinator.join("a", 10), *coordinator.join("b", 10)]
+    tasks = {reply.client: reply.task for reply in replies}
+    for client, k in (("a", "k0"), ("b", "k1")):
+        model = seal(tasks[client].models[k] + np.float32(1))
+        coordinator.receive(Upload(client, tasks[client].number, 10, {OWN: model}, {k: 1.0}))
+    return coordinator
+
+
+def test_only_who_moved_a_cluster_counts_as_having_changed_it() -> None:
+    coordinator = picked(movers=True)
+    assert coordinator.state.version == 1
+    assert coordinator.desk.changed_by == {"k0": ("a",), "k1": ("b",)}
+    assert coordinator.desk.published.keys() == {"k0", "k1"}
+    assert picked(movers=False).desk.published == {}  # as earlier versions counted: all of a fold
+
+
+def test_settings_from_before_count_everybody_of_a_fold() -> None:
+    coordinator = joined(FedAsync()).coordinator
+    assert "movers" not in coordinator.settings
+    older = {**coordinator.settings, "publish_after": 2}
+    coordinator.adopt(older)
+    assert coordinator.settings == {**older, "movers": False}
+    coordinator.adopt({**older, "movers": True})
+    assert coordinator.movers
+
+
+def test_an_upload_that_moves_nothing_does_not_count() -> None:
+    layout, start = Layout.of({"w": np.zeros(2, np.float32)}, trainable=["w"]), seal(np.ones(2, np.float32))
+    coordinator = Coordinator.start(FedBuff(buffer_size=3), layout, [start], 0, publish_after=3)
+    for client, change in (("c0", 1.0), ("c1", 4.0), ("c2", 0.0)):
+        coordinator.join(client, 10)
+        coordinator.receive(Upload(client, 1, 10, {"k0": seal(np.full(2, change, np.float32))}))
+    assert coordinator.state.version == 1
+    assert coordinator.desk.changed_by == {"k0": ("c0", "c1")}
 
 
 def test_a_cluster_held_back_survives_a_restart_from_bytes() -> None:

@@ -222,14 +222,14 @@ class Coordinator(FederationView):
         """Go on with other hyper-parameters; nothing happens if they are those in force."""
         if settings == self.settings:
             return []
-        before = (self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.pace)
+        before = (self.algorithm, self.plan, self.clip, self.publish_after, self.movers, self.defence, self.pace)
         try:
             self._take(settings)
             change = self._change()
             appraise_missing(self._bench, change)
             return self._settle(Event("settings", settings=settings), change)
         except BaseException:
-            self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.pace = before
+            self.algorithm, self.plan, self.clip, self.publish_after, self.movers, self.defence, self.pace = before
             raise
 
     def _take(self, settings: Mapping[str, Any]) -> None:
@@ -237,6 +237,7 @@ class Coordinator(FederationView):
             self.algorithm = with_fields(self.algorithm, with_defaults(self.algorithm, settings["algorithm"]))
         self.plan, self.clip = dict(settings["plan"]), settings["clip"]
         self.publish_after = settings["publish_after"]
+        self.movers = settings.get("movers", self.publish_after == 1)  # older settings count all of a fold
         told = settings.get("defence")  # older settings have none
         self.defence = None if told is None else with_fields(Defence(), with_defaults(Defence(), told))
         self._studying.drop()  # it is made again, by the other settings

@@ -8,7 +8,7 @@ from math import isfinite
 
 import numpy as np
 
-from artesian.core import Cluster, ClusterId, Measured, State, Step
+from artesian.core import ClientId, Cluster, ClusterId, Measured, State, Step
 from artesian.engine.defence import identity, judged
 from artesian.engine.transition import Change, split
 from artesian.engine.workbench import Workbench
@@ -31,7 +31,46 @@ def fold(bench: Workbench, change: Change, measured: Sequence[Measured], solo: b
         with bench.watch("appraising"):
             bench.judge().note(changed, bench.algorithm.stands_for)
     change.take(step, clusters, changed, appraise(bench, changed), solo)
-    change.publish(clusters, changed, measured, bench.publish_after, step)
+    by = _changed_by(bench, state, step, measured, change.desk.changed_by)
+    change.publish(clusters, changed, by, bench.publish_after, step)
+
+
+def _changed_by(
+    bench: Workbench,
+    state: State,
+    step: Step,
+    measured: Sequence[Measured],
+    before: Mapping[ClusterId, Sequence[ClientId]],
+) -> dict[ClusterId, set[ClientId]]:
+    """Who changed each cluster of a step. Once there are enough for it to be shown, no further ones are looked for."""
+    everybody = {m.upload.client for m in measured}
+    if bench.publish_after < 2 or len(measured) == 1 or not bench.movers:
+        return dict.fromkeys(step.clusters, everybody)
+    found: dict[ClusterId, set[ClientId]] = {k: set() for k in step.clusters}
+    for m in measured:
+        few = [k for k in found if len(found[k].union(before.get(k, ()))) < bench.publish_after]
+        for k in _moved(bench, state, step, measured, m, few) if few else ():
+            found[k].add(m.upload.client)
+    return found
+
+
+def _moved(
+    bench: Workbench, state: State, step: Step, measured: Sequence[Measured], m: Measured, among: Sequence[ClusterId]
+) -> list[ClusterId]:
+    """Which of these clusters an upload moves: it alone would, and without it they would be others.
+
+    A cluster that is only just divided is moved by nobody whom that could be said of.
+    """
+    alone = bench.algorithm.fold(state, (m,)).clusters
+    moved = [k for k in among if k in state.clusters and k in alone and _differ(alone[k], state.clusters[k].params)]
+    if not moved:
+        return []
+    rest = bench.algorithm.fold(state, [other for other in measured if other is not m]).clusters
+    return [k for k in moved if _differ(step.clusters[k], rest.get(k, state.clusters[k].params))]
+
+
+def _differ(one: Params, other: Params) -> bool:
+    return one is not other and not np.array_equal(one, other)
 
 
 def finished(

@@ -30,8 +30,13 @@ def hyper_parameters(
     clip: float | None,
     publish_after: int,
     defence: Defence | None = None,
+    movers: bool = True,
 ) -> dict[str, Any]:
-    """What may change from one start of a server to the next, as a tree."""
+    """What may change from one start of a server to the next, as a tree.
+
+    `movers` says who counts for `publish_after`; it is left out where that is 1 and nobody is counted.
+    """
     own: dict[str, Tree] = plain_fields(algorithm) if is_dataclass(algorithm) else {}
     found = {"algorithm": own, "plan": dict(plan), "clip": clip, "publish_after": publish_after}
-    return found | {"defence": None if defence is None else defence.tree}
+    counting = {"movers": movers} if publish_after > 1 else {}
+    return found | counting | {"defence": None if defence is None else defence.tree}

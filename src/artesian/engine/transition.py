@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -85,7 +85,7 @@ class Change:
         self,
         before: Mapping[ClusterId, Cluster],
         changed: Mapping[ClusterId, Params],
-        measured: Sequence[Measured],
+        changed_by_now: Mapping[ClusterId, Collection[ClientId]],
         publish_after: int,
         step: Step,
     ) -> None:
@@ -95,7 +95,7 @@ class Change:
             if parent in published:
                 published[child], changed_by[child] = published[parent], changed_by[parent]
         for k in changed:
-            by = tuple(sorted({*changed_by.get(k, ()), *(m.upload.client for m in measured)}))
+            by = tuple(sorted({*changed_by.get(k, ()), *changed_by_now.get(k, ())}))
             if k in before and len(by) < publish_after:
                 published.setdefault(k, before[k])
                 changed_by[k] = by

@@ -76,6 +76,7 @@ class FederationView:
         self.plan = plan.settings if plan is not None else {}
         self.clip = clip  # the longest change an upload may bring: longer ones are shortened to it
         self.publish_after = publish_after  # how many clients must have changed a cluster before tasks show it
+        self.movers = True  # does only who moved a cluster count as having changed it? Settings of earlier versions: no
         self.defence = defence  # what one member may do; None: anything
         self.record = record or ignore
         self._keeps_pace = pace is not None  # whatever the algorithm's settings become
@@ -115,7 +116,7 @@ class FederationView:
     @property
     def settings(self) -> dict[str, Any]:
         """The hyper-parameters in force."""
-        return hyper_parameters(self.algorithm, self.plan, self.clip, self.publish_after, self.defence)
+        return hyper_parameters(self.algorithm, self.plan, self.clip, self.publish_after, self.defence, self.movers)
 
     def _task_of(self, upload: Upload) -> Task:
         """The open task an upload answers."""
@@ -187,6 +188,7 @@ class FederationView:
             proxies=self.proxies,
             plan=self.plan,
             publish_after=self.publish_after,
+            movers=self.movers,
             defence=self.defence,
             judge=lambda: self.judge,
             beside=self.beside,

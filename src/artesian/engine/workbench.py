@@ -24,6 +24,7 @@ class Workbench:
     proxies: Mapping[ClusterId, Learner]
     plan: Mapping[str, Any]  # of trainings
     publish_after: int  # how many clients must have changed a cluster before tasks show it
+    movers: bool  # does only who moved a cluster count as having changed it?
     defence: Defence | None
     judge: Callable[[], Judge]  # made when it is first asked for
     beside: Beside  # begins a study
