@@ -231,7 +231,7 @@ def test_settings_from_before_count_everybody_of_a_fold() -> None:
 def test_an_upload_that_moves_nothing_does_not_count() -> None:
     layout, start = Layout.of({"w": np.zeros(2, np.float32)}, trainable=["w"]), seal(np.ones(2, np.float32))
     coordinator = Coordinator.start(FedBuff(buffer_size=3), layout, [start], 0, publish_after=3)
-    for client, change in (("c0", 1.0), ("c1", 2.0), ("c2", 0.0)):
+    for client, change in (("c0", 1.0), ("c1", 4.0), ("c2", 0.0)):
         coordinator.join(client, 10)
         coordinator.receive(Upload(client, 1, 10, {"k0": seal(np.full(2, change, np.float32))}))
     assert coordinator.state.version == 1
