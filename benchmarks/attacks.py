@@ -125,7 +125,7 @@ def record(cell: Cell, summary: Mapping[str, Any], results: Path = RESULTS) -> N
 def run_all(wanted: Sequence[Cell], jobs: int, runs: Path, results: Path = RESULTS) -> None:
     """Run what has no line yet, so many at once."""
     known = recorded(results)
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         begun = {pool.submit(summary_of, cell, runs): cell for cell in wanted if cell not in known}
         for future in as_completed(begun):
             record(begun[future], future.result(), results)
