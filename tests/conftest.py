@@ -1,11 +1,14 @@
-"""What all tests share: Ctrl-C, no waiting for disk or imports, the promises' counts, and the table at the end."""
+"""What all tests share: Ctrl-C, tiers, no waiting for disk, imports or threads, the promises' counts and table."""
 
 import multiprocessing
 import os
 import signal
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads with nothing to do sleep: the cores have other tests
+
 import pytest
 from promises.table import FULL, figure, lines, promise
+from tiers import check_named, is_elsewhere
 
 from artesian.execution import processes
 from artesian.server import hashing
@@ -14,6 +17,15 @@ __all__ = ["figure", "promise"]
 
 # whoever starts tests in the background may have them ignore Ctrl-C, and with them every process they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    return is_elsewhere(collection_path, config.option.markexpr) or None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+    check_named(items)
 
 
 @pytest.fixture(autouse=True)
