@@ -3,10 +3,13 @@
 import multiprocessing
 import os
 import signal
+from functools import cache
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads with nothing to do sleep: the cores have other tests
 
 import pytest
+import typer.main
+import typer.testing
 from promises.table import FULL, figure, lines, promise
 from tiers import check_named, is_elsewhere
 
@@ -14,6 +17,9 @@ from artesian.execution import processes
 from artesian.server import hashing
 
 __all__ = ["figure", "promise"]
+
+# the command line is made once, not by every test that calls a command
+typer.main.get_command = typer.testing._get_command = cache(typer.main.get_command)
 
 # whoever starts tests in the background may have them ignore Ctrl-C, and with them every process they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -38,8 +44,8 @@ def _no_waiting_for_the_disk(request, monkeypatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_waiting_for_hashes(request, monkeypatch) -> None:
-    """Secrets are hashed slowly on purpose; heavy tests, and those of the hashes themselves, keep that."""
-    if request.node.get_closest_marker("heavy") is None and request.path.name != "test_tokens.py":
+    """Secrets are hashed slowly on purpose; heavy tests, and those that ask for `slow_hashes`, keep that."""
+    if request.node.get_closest_marker("heavy") is None and "slow_hashes" not in request.fixturenames:
         monkeypatch.setattr(hashing, "COST", 4)
 
 
