@@ -34,29 +34,20 @@ def pytest_collection_modifyitems(items) -> None:
     check_named(items)
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(request, monkeypatch) -> None:
-    """Syncs cost most of the time of small tests, and nobody in process can see them; heavy tests keep them."""
-    if request.node.get_closest_marker("heavy") is None:
-        monkeypatch.setattr(os, "fsync", lambda _: None)
-        monkeypatch.setattr(os, "fdatasync", lambda _: None)
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_hashes(request, monkeypatch) -> None:
-    """Secrets are hashed slowly on purpose; heavy tests, and those that ask for `slow_hashes`, keep that."""
-    if request.node.get_closest_marker("heavy") is None and "slow_hashes" not in request.fixturenames:
-        monkeypatch.setattr(hashing, "COST", 4)
-
-
 FORKING = multiprocessing.get_context("forkserver")
 FORKING.set_forkserver_preload(["pytest", "scipy.ndimage", "artesian.simulator.run", "artesian.testing"])
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting_for_imports(request, monkeypatch) -> None:
-    """Workers are forked from a process that has imported what they need; where they are the point, they start anew."""
-    if request.node.get_closest_marker("heavy") is None and request.path.parent.name != "execution":
+def _no_waiting(request, monkeypatch) -> None:
+    """Secrets are hashed slowly, and files synced, on purpose: that is not what most tests spend their time for."""
+    if "slow_hashes" not in request.fixturenames:
+        monkeypatch.setattr(hashing, "COST", 4)
+    if request.node.get_closest_marker("heavy") is not None:  # keeps its syncs, and starts its workers anew
+        return
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody in process can see a sync
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    if request.path.parent.name != "execution":  # where workers are the point
         monkeypatch.setattr(processes, "_SPAWN", FORKING)
 
 
