@@ -63,6 +63,7 @@ test: WORKERS = 3  # ordinary tests wait now and then: three processes keep two 
 test: $(VENV)/.dev
 	@$(PYTEST) -m 'not heavy and not ray' $(ARGS)
 
+test-heavy: WORKERS = 3  # heavy tests wait for other processes a third of their time
 test-heavy: $(VENV)/.dev
 	@$(PYTEST) -m 'heavy and not ray' $(ARGS)
 

@@ -1,34 +1,37 @@
-"""What all tests share: Ctrl-C, no waiting for disk or imports, the promises' counts, and the table at the end."""
+"""What all tests share: Ctrl-C, tiers, no waiting for disk, imports or threads, the promises' counts and table."""
 
 import multiprocessing
 import os
 import signal
+from functools import cache
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads with nothing to do sleep: the cores have other tests
 
 import pytest
+import typer.main
+import typer.testing
 from promises.table import FULL, figure, lines, promise
+from tiers import check_named, is_elsewhere
 
 from artesian.execution import processes
 from artesian.server import hashing
 
 __all__ = ["figure", "promise"]
 
+# the command line is made once, not by every test that calls a command
+typer.main.get_command = typer.testing._get_command = cache(typer.main.get_command)
+
 # whoever starts tests in the background may have them ignore Ctrl-C, and with them every process they start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(request, monkeypatch) -> None:
-    """Syncs cost most of the time of small tests, and nobody in process can see them; heavy tests keep them."""
-    if request.node.get_closest_marker("heavy") is None:
-        monkeypatch.setattr(os, "fsync", lambda _: None)
-        monkeypatch.setattr(os, "fdatasync", lambda _: None)
+def pytest_ignore_collect(collection_path, config) -> bool | None:
+    return is_elsewhere(collection_path, config.option.markexpr) or None
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_hashes(request, monkeypatch) -> None:
-    """Secrets are hashed slowly on purpose; heavy tests, and those of the hashes themselves, keep that."""
-    if request.node.get_closest_marker("heavy") is None and request.path.name != "test_tokens.py":
-        monkeypatch.setattr(hashing, "COST", 4)
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items) -> None:
+    check_named(items)
 
 
 FORKING = multiprocessing.get_context("forkserver")
@@ -36,9 +39,15 @@ FORKING.set_forkserver_preload(["pytest", "scipy.ndimage", "artesian.simulator.r
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting_for_imports(request, monkeypatch) -> None:
-    """Workers are forked from a process that has imported what they need; where they are the point, they start anew."""
-    if request.node.get_closest_marker("heavy") is None and request.path.parent.name != "execution":
+def _no_waiting(request, monkeypatch) -> None:
+    """Secrets are hashed slowly, and files synced, on purpose: that is not what most tests spend their time for."""
+    if "slow_hashes" not in request.fixturenames:
+        monkeypatch.setattr(hashing, "COST", 4)
+    if request.node.get_closest_marker("heavy") is not None:  # keeps its syncs, and starts its workers anew
+        return
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # nobody in process can see a sync
+    monkeypatch.setattr(os, "fdatasync", lambda _: None)
+    if request.path.parent.name != "execution":  # where workers are the point
         monkeypatch.setattr(processes, "_SPAWN", FORKING)
 
 

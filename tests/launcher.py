@@ -9,8 +9,14 @@ import os
 import signal
 import sys
 import traceback
+from functools import cache
 
-from artesian.cli import main
+import typer.main
+
+from artesian.cli import app, main
+
+typer.main.get_command = cache(typer.main.get_command)  # made once, before the forks: it costs more than most commands
+typer.main.get_command(app)
 
 
 def live(order: dict) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,18 +52,32 @@ def words_of(node: ast.expr) -> tuple[str | None, ...]:
     return (None,)
 
 
-def calls() -> Iterator[tuple[Path, str, ast.Call]]:
-    """Every call of a name in the package that has arguments: where it is, and the name."""
+def calls(names: set[str]) -> Iterator[tuple[Path, str, ast.Call]]:
+    """Every call of one of these names in the package that has arguments: where it is, and the name."""
+    called = re.compile(rf"\b(?:{'|'.join(sorted(names))})\(")
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        lines = [number for number, line in enumerate(text.splitlines(), 1) if called.search(line)]
+        for node in spanning(ast.parse(text), lines) if lines else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
                 yield path, node.func.id, node
+
+
+def spanning(tree: ast.AST, lines: list[int]) -> Iterator[ast.AST]:
+    """A tree and what is in it, in the order of ast.walk, without the parts that are on none of these lines."""
+    left = deque([tree])
+    while left:
+        node = left.popleft()
+        first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
+        if first is None or any(first <= line <= last for line in lines):
+            left.extend(ast.iter_child_nodes(node))
+            yield node
 
 
 def messages(*wanted: set[str]) -> list[list[Message]]:
     """Every place where an error or a warning is made, for each of these sets of classes."""
     found: list[list[Message]] = [[] for _ in wanted]
-    for path, name, node in calls():
+    for path, name, node in calls(set().union(*wanted)):
         for kinds, places in zip(wanted, found, strict=True):
             if name in kinds:
                 place = f"{path.relative_to(SOURCE)}:{node.lineno} {name}"

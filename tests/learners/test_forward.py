@@ -106,6 +106,7 @@ def test_bfloat16_is_shorter_in_forward_passes_and_learns_alike() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, inside its compiler
 def test_compiled_passes_see_the_same(monkeypatch) -> None:
     trial(monkeypatch, "")
+    monkeypatch.setattr("torch._inductor.config.cpp_cache_precompile_headers", False)  # worth it for many kernels alone
     plain, fast = TorchModel(net, device="cpu"), TorchModel(net, device="cpu", compile=True)
     data = points()
     for seed in (0, 1):  # other weights in the same network

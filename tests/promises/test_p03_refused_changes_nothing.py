@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import cached_property
 from unittest.mock import patch
 
 import numpy as np
@@ -32,8 +33,14 @@ class Bench:
         self.upload = trained("c0", self.task)
         self.number = decode_task(self.task).number
         self.server.auth.keep("ghost", SECRET)  # its join was never finished
-        self.hasty = self.app(grace=0.01, slowest=1e9, uploads_per_minute=None)
-        self.rare = self.app(uploads_per_minute=0.5)
+
+    @cached_property
+    def hasty(self):
+        return self.app(grace=0.01, slowest=1e9, uploads_per_minute=None)
+
+    @cached_property
+    def rare(self):
+        return self.app(uploads_per_minute=0.5)
 
     def app(self, **settings):
         return create_app(self.server.service, self.server.auth, Settings(**settings))

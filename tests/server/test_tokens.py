@@ -16,6 +16,12 @@ from artesian.storage.reading import read_enrolments
 from artesian.storage.store import Store
 
 
+@pytest.fixture
+def slow_hashes() -> None:
+    """As slow as those of a server."""
+
+
+@pytest.mark.usefixtures("slow_hashes")
 def test_a_hash_is_salted_and_matches_its_text_alone() -> None:
     one, two = slow_hash("a text"), slow_hash("a text")
     assert one != two
@@ -28,6 +34,7 @@ def test_a_hash_is_salted_and_matches_its_text_alone() -> None:
         assert not matches("a text", broken)
 
 
+@pytest.mark.usefixtures("slow_hashes")
 def test_a_text_is_checked_slowly_once(monkeypatch) -> None:
     made, slow = slow_hash("a text"), []
     monkeypatch.setattr(hashing, "matches", lambda text, _: slow.append(text) or text == "a text")
@@ -41,6 +48,7 @@ def test_a_text_is_checked_slowly_once(monkeypatch) -> None:
     assert hashes.has_matched("a text") and not hashes.has_matched("wrong")
 
 
+@pytest.mark.usefixtures("slow_hashes")
 def test_too_many_slow_checks_at_once_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(hashing, "WAITING", 2)
     hashes, made = Hashes(), slow_hash("a text")
@@ -63,6 +71,7 @@ def test_a_weak_secret_is_refused(tmp_path, secret) -> None:
     server.close()
 
 
+@pytest.mark.usefixtures("slow_hashes")
 def test_a_member_with_a_weak_secret_of_an_older_version_stays_and_its_hash_is_upgraded(tmp_path) -> None:
     server = Server(tmp_path / "store")
     server.join()

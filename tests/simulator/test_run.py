@@ -30,7 +30,7 @@ from artesian.simulator.transports import Direct
 from artesian.storage.journal import Journal
 from artesian.testing import InProcess, ToyModel, ToyWorld
 
-SMALL = ["uploads=60", "world.clients=8", "snapshot_every=10", "evaluate_every=7"]
+SMALL = ["uploads=60", "world.clients=8", "snapshot_every=10", "evaluate_every=7", "algorithm.first_pretend=4"]
 
 
 def toy(algorithm=None, clients: int = 6, uploads: int = 60, **options) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from artesian.errors import MissingExtra
@@ -134,6 +135,7 @@ def completed(description: dict[str, Any]) -> dict[str, Any]:
     return description
 
 
+@cache
 def _errors(status: int) -> str:
     known = [*STATUSES.items(), *FAILURES.items()]
     return ", ".join(sorted(kind.__name__ for kind, own in known if own == status))

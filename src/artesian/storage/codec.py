@@ -329,13 +329,17 @@ def fingerprint(array: np.ndarray) -> str:
     known = _fingerprints.get(id(array))
     if known is not None and known[0]() is array and not array.flags.writeable:
         return known[1]
-    head = json.dumps([array.dtype.str, list(array.shape)]).encode()
-    found = hashlib.sha256(head)
+    found = hashlib.sha256(_heading(array.dtype.str, array.shape))
     found.update(contiguous(array).data)
     if not array.flags.writeable and array.nbytes >= WORTH_REMEMBERING:
         key = id(array)
         _fingerprints[key] = weakref.ref(array, lambda _: _fingerprints.pop(key, None)), found.hexdigest()
     return found.hexdigest()
+
+
+@lru_cache(1024)
+def _heading(dtype: str, shape: tuple[int, ...]) -> bytes:
+    return json.dumps([dtype, list(shape)]).encode()
 
 
 WORTH_REMEMBERING = 1 << 12  # bytes
