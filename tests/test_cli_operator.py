@@ -1,6 +1,7 @@
 """The operator's commands: on a running server, and on a store that nobody serves."""
 
 import json
+import re
 import signal
 import sys
 
@@ -45,20 +46,25 @@ def test_every_command_on_a_running_server(served, tmp_path) -> None:
         ("c1", 3, "member"),
     ]
     assert "c1\t" in run("members", "list", *there)
-    assert json.loads(run("members", "show", "c1", *there)) == rows[1]
+    assert json.loads(run("members", "show", "c1", *there, "--json")) == rows[1]
+    shown = run("members", "show", "c1", *there).splitlines()
+    assert shown[:3] == ["client        c1", f"samples       {rows[1]['samples']}", "answered      3"]
+    assert "present       yes" in shown
     for kind, standing in (
         ("quarantine", "quarantined"),
         ("release", "member"),
         ("revoke", "revoked"),
         ("reset", "reset"),
     ):
-        told = json.loads(run("members", kind, "c1", *there, "--why", "a test"))
+        told = json.loads(run("members", kind, "c1", *there, "--why", "a test", "--json"))
         assert told["member"]["standing"] == standing
+    said = "Nothing changed: c0 is an ordinary member already.\n"
+    assert run("members", "release", "c0", *there) == said
     path = tmp_path / "models.safetensors"
     run("models", "export", there[1], str(path), ARTESIAN_ADMIN_TOKEN=served.token("admin"))
     assert "k1/weight" in load_file(path)
-    assert json.loads(run("rollback", "--to", "6", *there))["to"] == 6
-    assert json.loads(run("forget", "c1", *there))["left_out"] == 0
+    assert json.loads(run("rollback", "--to", "6", *there, "--json"))["to"] == 6
+    assert json.loads(run("forget", "c1", *there, "--json"))["left_out"] == 0
     assert [row["client"] for row in json.loads(run("members", "list", *there, "--json"))] == ["c0"]
     with pytest.raises(NotRetained, match="The state after event 1 cannot be rebuilt"):
         run("rollback", "--to", "1", *there)
@@ -80,13 +86,18 @@ def test_every_command_on_a_stopped_store(served, tmp_path, monkeypatch) -> None
     assert [row["client"] for row in json.loads(run("members", "list", *there[:2], "--json"))] == ["c0", "c1"]
     with pytest.raises(SettingError, match="No member is called 'nobody'"):
         run("members", "show", "nobody", *there[:2])
-    assert json.loads(run("members", "show", "c1", *there[:2]))["answered"] == 3
+    assert "answered      3\n" in run("members", "show", "c1", *there[:2])
     told = run("models", "export", "store", "models.safetensors")
     assert told == f"models.safetensors: {(tmp_path / 'models.safetensors').stat().st_size:,} bytes\n"
     assert "k0/weight" in load_file(tmp_path / "models.safetensors")
-    assert json.loads(run("members", "quarantine", "c0", *there))["event"] == 9
-    assert json.loads(run("rollback", "--to", "6", *there, "--why", "a test"))["event"] == 10
-    assert json.loads(run("forget", "c1", *there))["event"] == 11
+    said = "c0 is quarantined: its uploads are recorded and answered, and not folded (event 9).\n"
+    assert run("members", "quarantine", "c0", *there) == said
+    said = run("rollback", "--to", "6", *there, "--why", "a test")
+    assert re.fullmatch(r"The state is the one after event 6 again, as version \d+ \(event 10\)\.\n", said)
+    said = run("forget", "c1", *there)
+    assert re.fullmatch(
+        r"c1 is forgotten: the state, version \d+, is the one without its uploads \(event 11\).\n", said
+    )
     told = describe(tmp_path / "store")
     assert (told["rollback_from"], told["forget_from"], told["events"]) == (11, 0, 11)
     assert [event["kind"] for event in told["last"]][-3:] == ["quarantine", "rollback", "forget"]

@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -176,6 +178,28 @@ with connect(url, token=token, home=home, client="c0") as session:
         except StorageError as error:
             print(limit, error)
 """
+
+
+def test_who_waits_for_a_server_is_told_once_and_until_when(monkeypatch, caplog) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    monkeypatch.setattr(transports, "SILENT", 0.0)
+    link, told = transports.Transport(url, patience=0.5), []
+    with pytest.raises(Unreachable):
+        link.send("GET", "/", "secret")  # a program hears of it in its log
+    (record,) = [record for record in caplog.records if record.name == "artesian.client"]
+    said = rf"{url}: no answer \(ConnectError\) for 0 s; trying again until \d\d:\d\d:\d\d, [01] s more"
+    assert re.fullmatch(said, record.getMessage())
+    link.notify = told.append
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            link.send("GET", "/", "secret")
+    assert len(told) == 2  # once for each request
+    monkeypatch.setattr(transports, "SILENT", 60.0)
+    with pytest.raises(Unreachable):
+        link.send("GET", "/", "secret")
+    assert len(told) == 2
+    link.close()
 
 
 def test_a_full_disk_at_home_says_so_and_loses_nothing(server, tmp_path) -> None:

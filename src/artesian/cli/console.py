@@ -59,6 +59,11 @@ def count_of(label: str) -> Iterator[Callable[[int, int], None]]:
     yield report
 
 
+def say_waiting(line: str) -> None:
+    """Why nothing happens just now."""
+    err.print(line, style="yellow", highlight=False, markup=False)
+
+
 @dataclass
 class Speed:
     """How fast a run is, from the first report on: a resumed run does not count what it did before."""

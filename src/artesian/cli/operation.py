@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from artesian.cli.application import app
-from artesian.cli.console import err, show
+from artesian.cli.console import err, say_waiting, show
 from artesian.errors import ArtesianError, SettingError
 
 
@@ -178,6 +178,7 @@ def client(
     if held and not (home / "identity.json").exists():
         raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
     transport = Transport(url, patience, ca)  # what costs least is judged first, and the user's own code run last
+    transport.notify = say_waiting
     if not held:
         check_token(token, home)
     _check_when(when, detectors, learner)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import typer
 
 from artesian.cli.application import AsJson, app
-from artesian.cli.console import out, print_table, show
+from artesian.cli.console import out, print_table, say_waiting, show
 from artesian.errors import SettingError
 
 if TYPE_CHECKING:
@@ -36,6 +36,14 @@ Token = Annotated[str | None, typer.Option(envvar="ARTESIAN_ADMIN_TOKEN", help="
 TokenFile = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="File with the admin token.")]
 Authority = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates to trust, in PEM format.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; it stays in the journal.")]
+
+DECISIONS = {  # what each came to, after the name of the member
+    "revoke": "is revoked: its secret is invalid from now on, and it cannot join again unless it is reset",
+    "reset": "is reset: it can join again under its name, with a new secret",
+    "quarantine": "is quarantined: its uploads are recorded and answered, and not folded",
+    "release": "is released: its later uploads are folded again",
+}
+STANDINGS = {"member": "an ordinary member", "quarantined": "quarantined", "revoked": "revoked", "reset": "reset"}
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,7 @@ class Target:
 
         assert self.server is not None
         transport = Transport(self.server, patience=10.0, ca=self.ca, timeout=None)
+        transport.notify = say_waiting
         try:
             return transport.send(method, path, self._credential(), **({} if body is None else {"json": body})).content
         finally:
@@ -131,10 +140,15 @@ def show_member(
     token: Token = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show one member as JSON."""
-    target = Target(server, store, None, token, token_file, ca)
-    sys.stdout.write(json.dumps(_member(target, client), indent=2) + "\n")
+    """Show one member: samples, last upload, open task, standing, mixture. A stopped store needs no token."""
+    told = _member(Target(server, store, None, token, token_file, ca), client)
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
+    for name, value in {**told, "mixture": _shares(told) or None}.items():
+        out.print(f"{name:13} {_said(value)}", highlight=False, markup=False)
 
 
 def _judging(kind: Any, sentence: str) -> Callable[..., None]:
@@ -147,10 +161,12 @@ def _judging(kind: Any, sentence: str) -> Callable[..., None]:
         token_file: TokenFile = None,
         ca: Authority = None,
         why: Why = "",
+        as_json: AsJson = False,
     ) -> None:
         target = Target(server, store, federation, token, token_file, ca)
         path = f"/v1/members/{quote(client, safe='')}/{kind}"
-        _report(target, path, {"why": why}, lambda operator, act: operator.change_standing(kind, client, act))
+        told = _acted(target, path, {"why": why}, lambda operator, act: operator.change_standing(kind, client, act))
+        _report(told, as_json, _decided(kind, client, told))
 
     judge.__doc__ = sentence
     return judge
@@ -175,13 +191,15 @@ def rollback(
     token_file: TokenFile = None,
     ca: Authority = None,
     why: Why = "",
+    as_json: AsJson = False,
 ) -> None:
     """Bring back the state after an event. Task numbers go on, members stay, open tasks are replaced.
 
     artesian rollback --to 4000 --server https://host:8440 --token-file admin --why "a bad batch of uploads"
     """
     target = Target(server, store, federation, token, token_file, ca)
-    _report(target, "/v1/rollback", {"to": to, "why": why}, lambda operator, act: operator.rollback(to, act))
+    told = _acted(target, "/v1/rollback", {"to": to, "why": why}, lambda operator, act: operator.rollback(to, act))
+    _report(told, as_json, f"The state is the one after event {told['to']} again, as version {told['version']}")
 
 
 @app.command(rich_help_panel="Federations")
@@ -194,6 +212,7 @@ def forget(
     token_file: TokenFile = None,
     ca: Authority = None,
     why: Why = "",
+    as_json: AsJson = False,
 ) -> None:
     """Make the state what it would be had this member's uploads never been folded, and drop its record.
 
@@ -201,7 +220,11 @@ def forget(
     """
     target = Target(server, store, federation, token, token_file, ca)
     path = f"/v1/members/{quote(client, safe='')}/forget"
-    _report(target, path, {"why": why}, lambda operator, act: operator.forget(client, act))
+    told = _acted(target, path, {"why": why}, lambda operator, act: operator.forget(client, act))
+    said = f"{client} is forgotten: the state, version {told['version']}, is the one without its uploads"
+    if told["left_out"]:
+        said += f"; uploads of others that could not be fed again: {told['left_out']}"
+    _report(told, as_json, said)
 
 
 @models_app.command("export")
@@ -263,20 +286,39 @@ def _members(target: Target) -> list[dict[str, Any]]:
     return found
 
 
-def _report(target: Target, path: str, body: dict[str, Any], act: Callable[[Operator, Any], Any]) -> None:
-    """Act on the server or the store, and print what came of it as JSON."""
+def _acted(target: Target, path: str, body: dict[str, Any], act: Callable[[Operator, Any], Any]) -> dict[str, Any]:
+    """Act on the server or the store; what came of it."""
     if target.server is not None:
-        told = json.loads(target.ask("POST", path, body))
-    else:
-        from artesian.core import Act
+        told: dict[str, Any] = json.loads(target.ask("POST", path, body))
+        return told
+    from artesian.core import Act
 
-        with target.operator() as operator:
-            told = asyncio.run(_awaited(act(operator, Act("local", body["why"]))))
-    sys.stdout.write(json.dumps(told) + "\n")
+    with target.operator() as operator:
+        return dict(asyncio.run(_awaited(act(operator, Act("local", body["why"])))))
+
+
+def _report(told: dict[str, Any], as_json: bool, sentence: str) -> None:
+    """What came of an act: a sentence with the event it became, or one object for machines."""
+    if as_json:
+        sys.stdout.write(json.dumps(told) + "\n")
+        return
+    event = "" if told["event"] is None else f" (event {told['event']})"
+    out.print(f"{sentence}{event}.", highlight=False, markup=False)
+
+
+def _decided(kind: str, client: str, told: dict[str, Any]) -> str:
+    """What a decision about a member came to."""
+    if told["event"] is None:
+        return f"Nothing changed: {client} is {STANDINGS[told['member']['standing']]} already"
+    return f"{client} {DECISIONS[kind]}"
 
 
 async def _awaited(work: Any) -> Any:
     return await work
+
+
+def _said(value: Any) -> str:
+    return show(value) if not isinstance(value, bool) else "yes" if value else "no"
 
 
 def _shares(row: dict[str, Any]) -> str:

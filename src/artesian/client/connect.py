@@ -37,7 +37,8 @@ def connect(
         home: This client's own folder: its name, its secret, its newest model, an upload on its way. With the same
             folder it is the same client again, also after a crash.
         client: A name to join under. Without one, a name is made up and kept in `home`.
-        patience: Seconds to go on trying while the server cannot be reached.
+        patience: Seconds to go on trying while the server cannot be reached. After a few seconds of it a warning
+            in the log `artesian.client` says so, and until when.
         ca: A file with the certificates (PEM) to trust instead of the usual ones, such as that of an own authority.
         recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
         options: Options of the HTTP client (`httpx.Client`), such as `proxy`.

@@ -9,6 +9,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ TLS_REMEDIES = {
 }
 
 
+LOG = logging.getLogger("artesian.client")
+SILENT = 3.0  # seconds of retries that nobody is told of
 logging.getLogger("stamina").addHandler(logging.NullHandler())  # a program without a log does not see every retry
 
 
@@ -61,10 +64,14 @@ class Transport:
         """`ca` is a file with the certificates (PEM) to trust instead of the usual ones."""
         self.url, self.patience = url.rstrip("/"), patience
         self.bytes_moved = 0  # bodies sent and received so far, whole ones and broken ones
+        self.notify: Callable[[str], object] = LOG.warning  # is told when a request has to wait for the server
+        self._told: float | None = None  # of which request, by its beginning
         _check_url(self.url)
         if ca is not None:
             options["verify"] = _trusting(Path(ca), self.url)
-        self._http = httpx.Client(base_url=self.url, **{"timeout": httpx.Timeout(30.0, read=120.0), **options})
+        self._http = httpx.Client(
+            base_url=self.url, **{"timeout": httpx.Timeout(30.0, connect=10.0, read=120.0), **options}
+        )
 
     def send(
         self, method: str, path: str, credential: str, headers: Mapping[str, str] | None = None, **body: Any
@@ -97,10 +104,10 @@ class Transport:
     # inside
 
     def _patiently(self, attempt: Callable[[], httpx.Response]) -> httpx.Response:
-        end = time.monotonic() + self.patience
+        began = time.monotonic()
         try:
             for turn in stamina.retry_context(
-                on=lambda error: _again(error, end - time.monotonic()),
+                on=lambda error: self._again(error, began),
                 attempts=None,
                 timeout=None,  # `on` decides
                 wait_initial=0.1,
@@ -113,6 +120,15 @@ class Transport:
         except Garbled:
             raise BadFormat("The response was damaged on its way", "Try again") from None
         raise AssertionError("a retry ends with an answer or an error")
+
+    def _again(self, error: Exception, began: float) -> bool | float:
+        """Whether to try again, perhaps after a while; who waits is told once, after some seconds of it."""
+        now = time.monotonic()
+        again = _again(error, began + self.patience - now)
+        if again and now - began >= SILENT and self._told != began:
+            self._told = began
+            self.notify(_waiting(error, self.url, now - began, began + self.patience - now))
+        return again
 
     def _once(self, method: str, path: str, credential: str, headers: Mapping[str, str], **body: Any) -> httpx.Response:
         response = self._http.request(
@@ -182,6 +198,13 @@ def tls_problem(error: BaseException) -> str:
     if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
         return "it does not speak TLS"
     return ""
+
+
+def _waiting(error: Exception, url: str, waited: float, left: float) -> str:
+    """What whoever waits is told: since when, why, and until when."""
+    problem = error.problem if isinstance(error, ArtesianError) else f"no answer ({type(error).__name__})"
+    until = datetime.now().astimezone() + timedelta(seconds=left)
+    return f"{url}: {problem} for {waited:.0f} s; trying again until {until:%H:%M:%S}, {left:.0f} s more"
 
 
 def _unreachable(error: Exception, url: str, patience: float) -> Unreachable:
