@@ -332,7 +332,7 @@ def _cross_entropy(probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _accuracy(probabilities: np.ndarray, y: np.ndarray) -> float:
-    return np.count_nonzero(probabilities.argmax(axis=1) == y) / len(y)
+    return int(np.count_nonzero(probabilities.argmax(axis=1) == y)) / len(y)
 
 
 def _output_error(probabilities: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -34,6 +34,7 @@ from artesian.drift.observing import batch_of
 from artesian.execution.shared_memory import Made, arrays_of, laid_out, made, take_over
 from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
+from artesian.params import seal
 from artesian.recipes import recipe
 from artesian.recipes.accepting import Candidate, Split, candidates, choose, divided, undivided
 from artesian.recipes.kept_optimizers import follow
@@ -173,11 +174,20 @@ class NewestVisits:
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key]
-        visit = self._kept[key] = draw(client, cycle)
+        visit = self._kept[key] = _read_only(draw(client, cycle))
         self.room -= _size(visit)
         while self.room < 0:
             self.room += _size(self._kept.popitem(last=False)[1])
         return visit
+
+
+def _read_only(visit: Visit) -> Visit:
+    """The same data for several readers, none of which may write into them."""
+    return replace(visit, train=_sealed(visit.train), test=_sealed(visit.test))
+
+
+def _sealed(samples: Samples) -> Samples:
+    return Samples(seal(samples.x.view()), seal(samples.y.view()))
 
 
 def _size(visit: Visit) -> int:
