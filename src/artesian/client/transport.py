@@ -49,7 +49,7 @@ TLS_REMEDIES = {
 
 
 LOG = logging.getLogger("artesian.client")
-SILENT = 3.0  # seconds of retries that nobody is told of
+SILENT = 3.0  # seconds of retries without a message
 logging.getLogger("stamina").addHandler(logging.NullHandler())  # a program without a log does not see every retry
 
 
@@ -64,7 +64,7 @@ class Transport:
         """`ca` is a file with the certificates (PEM) to trust instead of the usual ones."""
         self.url, self.patience = url.rstrip("/"), patience
         self.bytes_moved = 0  # bodies sent and received so far, whole ones and broken ones
-        self.notify: Callable[[str], object] = LOG.warning  # is told when a request has to wait for the server
+        self.notify: Callable[[str], object] = LOG.warning  # called when a request has to wait for the server
         self._told: float | None = None  # of which request, by its beginning
         _check_url(self.url)
         if ca is not None:
@@ -122,7 +122,7 @@ class Transport:
         raise AssertionError("a retry ends with an answer or an error")
 
     def _again(self, error: Exception, began: float) -> bool | float:
-        """Whether to try again, perhaps after a while; who waits is told once, after some seconds of it."""
+        """Whether to try again, perhaps after a while; a long wait is reported once."""
         now = time.monotonic()
         again = _again(error, began + self.patience - now)
         if again and now - began >= SILENT and self._told != began:
@@ -201,7 +201,7 @@ def tls_problem(error: BaseException) -> str:
 
 
 def _waiting(error: Exception, url: str, waited: float, left: float) -> str:
-    """What whoever waits is told: since when, why, and until when."""
+    """The message of a long wait: since when, why, and until when."""
     problem = error.problem if isinstance(error, ArtesianError) else f"no answer ({type(error).__name__})"
     until = datetime.now().astimezone() + timedelta(seconds=left)
     return f"{url}: {problem} for {waited:.0f} s; trying again until {until:%H:%M:%S}, {left:.0f} s more"

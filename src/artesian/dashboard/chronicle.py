@@ -126,7 +126,7 @@ class Chronicle:
             if self._tables.get(name, (0, None))[1] != value:
                 self._tables[name] = self._next(), value
 
-    # what is told
+    # what it reports
 
     @property
     def mark(self) -> int:

@@ -75,7 +75,7 @@ class AllOf(Policy):
         """What speaks for a refresh, and what against it."""
         said = [(rule.wants(situation), rule) for rule in self.rules]
         against = ", and ".join(rule.declines(situation) for reason, rule in said if reason is None)
-        first = said[0][0] if said else None  # a guard alone is no reason, so only the first is told
+        first = said[0][0] if said else None  # a guard alone is no reason, so only the first is reported
         return f"{first}, but {against}" if first else against or "there is no rule"
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ from artesian.engine.judge import Judge
 
 Found = Mapping[str, Tree]
 Beside = Callable[[Callable[[], Found]], Callable[[], Found]]  # begins some work; what it returns waits for the result
-Watch = Callable[[str], AbstractContextManager[object]]  # goes around a part of the work, which it is told the name of
+Watch = Callable[[str], AbstractContextManager[object]]  # goes around a part of the work, given its name
 
 
 @dataclass(frozen=True)

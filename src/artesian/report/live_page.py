@@ -81,7 +81,7 @@ class RunsPage:
         for key, run in self.runs.items():
             chronicle, turns = run.chronicle, run.turns
             before, mark = known.get(key, (0, 0))
-            mark = mark if before == turns else 0  # it was read again: everything is told anew
+            mark = mark if before == turns else 0  # it was read again: everything is sent again
             if not mark or chronicle.mark > mark:
                 facts = chronicle.facts(mark)
                 known[key] = turns, facts["mark"]

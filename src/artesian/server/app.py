@@ -85,7 +85,7 @@ Refuse = Callable[[Request, Exception], Awaitable[JSONResponse]]
 
 
 class Entrance:
-    """Refuses what no route should see: one request too many, and a body whose end is told in two ways."""
+    """Refuses what no route should see: one request too many, and a body whose end is stated in two ways."""
 
     def __init__(self, app: App, refuse: Refuse) -> None:
         self.app, self.refuse = app, refuse

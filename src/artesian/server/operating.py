@@ -46,7 +46,7 @@ class Operator:
     """An operator's acts on one service, one at a time."""
 
     def __init__(self, service: Service, drop_secret: Callable[[ClientId], None] | None = None) -> None:
-        """`drop_secret` is told of every member who was forgotten, in the same turn of the writer."""
+        """`drop_secret` is called for every member who was forgotten, in the same turn of the writer."""
         self.service, self.coordinator, self._drop_secret = service, service.coordinator, drop_secret
         self._turn = asyncio.Lock()
 

@@ -13,7 +13,7 @@ from artesian.engine.workbench import Found
 from artesian.errors import StudyFailed
 from artesian.server.log import STUDIES
 
-GRACE = 2.0  # seconds within which a study that is told to end nearly always has
+GRACE = 2.0  # seconds within which a study that is asked to end nearly always has
 
 
 class Studies:
@@ -22,7 +22,7 @@ class Studies:
     def __init__(self) -> None:
         self.made = self.failed = 0
         self.seconds = 0.0  # in all of them together
-        self.report: Callable[[Found, float], None] | None = None  # is told every result, and the seconds it took
+        self.report: Callable[[Found, float], None] | None = None  # called with every result, and the seconds it took
         self._thread: threading.Thread | None = None
         self._result: Future[Found] = Future()
         self._stopping = False
@@ -72,7 +72,7 @@ class Studies:
         with suppress(InvalidStateError):  # nobody waits any more
             try:
                 found = work()
-            except BaseException as error:  # whatever it is, whoever waits is told
+            except BaseException as error:  # whatever it is, whoever waits gets it
                 self.failed += 1
                 result.set_exception(self._failure(error, self._spent(began)))
             else:
