@@ -109,7 +109,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, metavar=("METHOD", "WAY"), help="run one simulation, and print its seconds")
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(simulated(*asked.one, asked.uploads)))
+        method, way = asked.one
+        print(json.dumps(simulated(method, way, asked.uploads)))
         return
     print("| method | what | without | with | ratio |\n|---|---|---|---|---|", flush=True)
     for method in asked.methods.split(","):
