@@ -128,6 +128,9 @@ def run_all(wanted: Sequence[Cell], jobs: int, runs: Path, results: Path = RESUL
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         begun = {pool.submit(summary_of, cell, runs): cell for cell in wanted if cell not in known}
         for future in as_completed(begun):
+            if error := future.exception():  # it has no line, and runs again next time; the others count all the same
+                print(f"{begun[future]}: {type(error).__name__}: {error}", file=sys.stderr)
+                continue
             record(begun[future], future.result(), results)
             print(f"{begun[future]}: {future.result().get(SCORE, 'ended')}", file=sys.stderr)
 
