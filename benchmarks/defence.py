@@ -112,8 +112,11 @@ def main() -> None:
         method, way = asked.one
         print(json.dumps(simulated(method, way, asked.uploads)))
         return
+    methods = asked.methods.split(",")
+    if unknown := [method for method in methods if method not in METHODS]:
+        parser.error(f"unknown methods: {', '.join(unknown)}. There are {', '.join(METHODS)}.")
     print("| method | what | without | with | ratio |\n|---|---|---|---|---|", flush=True)
-    for method in asked.methods.split(","):
+    for method in methods:
         figures = {}
         if asked.only != "simulation":
             figures["server, ms of CPU per upload"] = served(method, asked.repeats)
