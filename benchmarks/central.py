@@ -37,7 +37,9 @@ def drawn(experiment: Experiment, seed: int, cycle: int, hold_back: float) -> It
         counts = [round(share * len(visit.train)) for share in visit.mixture.values()]
         cluster = np.repeat(np.arange(len(counts)), counts)
         if len(cluster) != len(visit.train):
-            raise SystemExit(f"Clients of {experiment.name} do not draw from clusters. Choose a preset such as digits-4.")
+            raise SystemExit(
+                f"Clients of {experiment.name} do not draw from clusters. Choose a preset such as digits-4."
+            )
         rows = np.setdiff1d(
             np.arange(len(cluster)), held_back(len(cluster), hold_back, client) if hold_back else [], assume_unique=True
         )
