@@ -12,7 +12,7 @@ EXTRAS ?= torch,sim,client,server,report,drift,dev
 # Hundreds of processes start in the tests and benchmarks: none should compile again what another one has.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo docs test test-heavy test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-drift bench-page screenshots constraints clean
+.PHONY: help install demo docs test test-heavy test-heavy-quick test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-drift bench-page screenshots constraints clean
 
 help:
 	@echo "make demo         see it work (builds its environment first)"
@@ -49,6 +49,10 @@ $(VENV)/.docs: $(INPUTS) | $(BIN)/python
 	@$(PIP) --editable '.[docs]'
 	@touch $@
 
+$(VENV)/.ray: $(VENV)/.dev
+	@$(PIP) --editable '.[ray]'
+	@touch $@
+
 install: $(VENV)/.dev
 
 docs: $(VENV)/.docs  # without --quiet, under which --strict would not see a warning
@@ -67,9 +71,13 @@ test-heavy: WORKERS = 3  # heavy tests wait for other processes a third of their
 test-heavy: $(VENV)/.dev
 	@$(PYTEST) -m 'heavy and not ray' $(ARGS)
 
+# Of those, all but cases that show for other values what a quicker one shows.
+test-heavy-quick: WORKERS = 3
+test-heavy-quick: $(VENV)/.dev
+	@$(PYTEST) -m 'heavy and not ray and not repeated' $(ARGS)
+
 # Ray starts processes of its own, as many as there are cores: its tests run one after the other.
-test-ray: $(VENV)/.dev
-	@$(PIP) --editable '.[ray]'
+test-ray: $(VENV)/.ray
 	@$(BIN)/python -m pytest -m ray --ignore=tests/server $(ARGS)
 	@$(BIN)/python -m pytest -m ray tests/server $(ARGS)
 

@@ -10,14 +10,29 @@ import pytest
 
 MARKERS = ("heavy", "ray")
 ORDINARY = "not heavy and not ray"
-ALONE = {ORDINARY: None, "heavy and not ray": "heavy", "ray": "ray"}  # what is asked for: the marker of its tier
+QUICK = "heavy and not ray and not repeated"
+ALONE = {ORDINARY: None, "heavy and not ray": "heavy", QUICK: "heavy", "ray": "ray"}  # asked for: the tier's marker
+HEAVY, REPEATED = pytest.mark.heavy, pytest.mark.repeated
 
 
 def some_heavy(cases: Iterable[Any], *ordinary: Any) -> list[Any]:
-    """All cases; those not named here are heavy."""
+    """All cases; those not named here are heavy, and repeat what the others show."""
+    return _some(cases, ordinary, HEAVY, REPEATED)
+
+
+def some_repeated(cases: Iterable[Any], *quick: Any) -> list[Any]:
+    """All cases of a heavy test; those not named here repeat what the others show."""
+    return _some(cases, quick, REPEATED)
+
+
+def _some(cases: Iterable[Any], others: tuple[Any, ...], *marks: pytest.MarkDecorator) -> list[Any]:
     cases = list(cases)
-    assert set(ordinary) <= set(cases), "a case of this name is not there"
-    return [case if case in ordinary else pytest.param(case, marks=pytest.mark.heavy) for case in cases]
+    assert all(other in cases for other in others), "a case of this name is not there"
+    return [case if case in others else _param(case, marks) for case in cases]
+
+
+def _param(case: Any, marks: tuple[pytest.MarkDecorator, ...]) -> Any:
+    return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks)
 
 
 @cache

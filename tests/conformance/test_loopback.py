@@ -8,6 +8,7 @@ import httpx
 import pytest
 from launching import SERVING, launcher
 from promises.federation import Process
+from tiers import some_repeated
 
 from artesian.algorithms import ALGORITHMS
 from artesian.core import Model, Reply
@@ -33,9 +34,12 @@ import os
 from test_loopback import federation
 federation = federation(os.environ["ALGORITHM"], os.environ["MODEL"])
 """
-BOTH = [(name, "toy") for name in sorted(ALGORITHMS)] + [
-    (name, "torch") for name in ("cdfl", "fedem", "fedsoft-async", "flexcfl") if find_spec("torch")
-]  # with a network of BatchNorm and dropout
+TORCH = [(name, "torch") for name in ("cdfl", "fedem", "fedsoft-async", "flexcfl") if find_spec("torch")]  # BatchNorm
+BOTH = some_repeated(
+    [(name, "toy") for name in sorted(ALGORITHMS)] + TORCH,
+    *((name, "toy") for name in ("casa", "cdfl", "confluence", "fedavg", "fedbuff", "flexcfl")),
+    *TORCH[-1:],
+)
 
 
 def model_of(kind: str) -> Model:

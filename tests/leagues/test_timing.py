@@ -18,6 +18,8 @@ from artesian.leagues.timing import (
     left_of,
     makespan,
     read_timings,
+    to_time,
+    with_guesses,
     write_timings,
 )
 
@@ -54,6 +56,34 @@ def test_an_estimate_says_what_it_does_not_know() -> None:
     assert str(estimate({}, {}, jobs=2, finished=3)) == "3 runs (3 finished): nothing is left"
     timed = {ONE: Timing(1.0, 0.5), TWO: Timing(0.0, 60.0)}
     assert str(estimate(left, timed, jobs=1)) == "3 runs (3 to begin): about 10 min with 1 at once"
+
+
+def test_a_pair_that_was_not_timed_follows_from_others() -> None:
+    near, far, slow = pair("near", "a"), pair("far", "a"), pair("near", "b")
+    asked = pair("far", "b", length=20, unit="rounds")
+    timed = {near: Timing(1.0, 0.5), far: Timing(7.0, 1.5), slow: Timing(2.0, 2.0)}
+    # 15 s of a in the far world, and b takes 20 s in the near one where a takes 5: 60 s for 20 rounds
+    assert with_guesses(timed, [near, asked]) == {**timed, asked: Timing(7.0, 3.0)}
+    assert estimate({PlannedRun(asked, 0): 20}, timed, jobs=1).seconds == 67.0
+    assert asked not in with_guesses({near: Timing(1.0, 0.5), far: Timing(7.0, 1.5)}, [asked])  # b was never seen
+    assert asked not in with_guesses({near: Timing(1.0, 0.5), slow: Timing(2.0, 2.0)}, [asked])  # nor was the world
+
+
+def test_of_several_guesses_the_middle_one_counts() -> None:
+    timed = {
+        pair("far", "a"): Timing(0.0, 1.0),
+        pair("far", "c"): Timing(0.0, 1.0),
+        pair("near", "c"): Timing(0.0, 2.0),
+    }
+    timed |= {pair("near", "a"): Timing(0.0, 1.0), pair("near", "b"): Timing(0.0, 4.0)}
+    assert with_guesses(timed, [pair("far", "b")])[pair("far", "b")] == Timing(0.0, 3.0)  # of 4 by a, and 2 by c
+
+
+def test_every_world_and_every_method_is_timed_once() -> None:
+    pairs = [pair(world, method) for world in ("v", "w") for method in ("a", "b", "c")]
+    assert to_time(pairs, {}) == [*pairs[:3], pairs[3]]  # a, b and c in v; the first in w
+    assert to_time(pairs, {pairs[1]: Timing(0.0, 1.0)}) == [pairs[0], pairs[2], pairs[3]]
+    assert to_time(pairs, {pairs[0]: Timing(0.0, 1.0), pairs[4]: Timing(0.0, 1.0)}) == [pairs[2]]
 
 
 @pytest.mark.parametrize(

@@ -741,7 +741,7 @@ def test_memory_is_kept_from_batch_to_batch() -> None:
     said, kept = pages("kept")
     if said == "False":
         pytest.skip("no glibc here")
-    assert kept < 1000 < pages("as it is")[1]  # a batch is 4,096 pages
+    assert kept < 3 * 4096 < pages("as it is")[1]  # a batch is 4,096 pages, and 8 are counted
 
 
 def test_memory_is_left_alone_where_there_is_no_glibc(monkeypatch: pytest.MonkeyPatch) -> None:

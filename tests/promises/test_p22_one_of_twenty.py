@@ -5,6 +5,7 @@ from statistics import fmean
 import pytest
 from promises.hostile import ALGORITHMS, ATTACKS, accuracy, peaceful
 from promises.table import FULL
+from tiers import some_repeated
 
 from artesian.engine.defence import Defence
 
@@ -21,7 +22,7 @@ def check_attack(algorithm: str, attack: str, defence: Defence | None) -> float:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", some_repeated(ALGORITHMS, "confluence"))
 def test_one_of_twenty_costs_the_others_two_points_at_most(promise, figure, algorithm) -> None:
     promise("hostile")
     attacks = ATTACKS if FULL else QUICK

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tiers import some_repeated
 
 from artesian.algorithms import CDFL, SCAFFOLD, FedAsync, FedAvg, FedBuff, FedSoftAsync
 from artesian.config.experiments import load
@@ -217,7 +218,7 @@ def stop_at(count: int) -> Any:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", some_repeated(ATTACKS, "x10", "flood"))
 def test_processes_and_resumed_runs_find_the_same_bits(attack: Attack, tmp_path: Path) -> None:
     length = 8 if attack == "flood" else 30  # honest uploads
     changes = [f"uploads={length}", "fleet.hostile_share=0.25", f"fleet.attack={attack}", "evaluate=clients"]
@@ -234,7 +235,7 @@ def test_processes_and_resumed_runs_find_the_same_bits(attack: Attack, tmp_path:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("attack", some_repeated(ATTACKS, "x10", "inflated-samples"))
 @pytest.mark.parametrize(
     "algorithm",
     [CDFL(), FedAvg(clients_per_round=3), FedBuff(buffer_size=3), FedSoftAsync(), SCAFFOLD(clients_per_round=3)],

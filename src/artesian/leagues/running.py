@@ -34,6 +34,8 @@ from artesian.leagues.timing import (
     left_of,
     makespan,
     read_timings,
+    to_time,
+    with_guesses,
     write_timings,
 )
 from artesian.simulator.signals import Interruption
@@ -125,6 +127,7 @@ class Runner:
         self.under_way: dict[PlannedRun, SingleRun] = {}
         self._lock, self._stopping, self._timing = Lock(), False, False
         self._warned: set[str] = set()
+        self._guesses: dict[Pair, Timing] = {}  # made anew whenever a run ends
 
     def run(
         self,
@@ -135,6 +138,7 @@ class Runner:
     ) -> None:
         """Run these, or only begin and time them. Interrupted, all runs under way take a snapshot first."""
         self._timing = timing
+        self._guess()
         with ThreadPoolExecutor(self.jobs) as pool, Interruption() as interruption:
             pending = {pool.submit(self._one, run) for run in runs}
             try:
@@ -161,9 +165,10 @@ class Runner:
 
     def _seconds(self, under_way: Sequence[PlannedRun]) -> float:
         """How long the rest takes: runs under way have started, the others have not."""
-        known = {run: count for run, count in list(self.left.items()) if run.pair in self.timings}
-        now = [self.timings[run.pair].each * known[run] for run in under_way if run in known]
-        later = [self.timings[run.pair].seconds(count) for run, count in known.items() if run not in under_way]
+        timings = {**self._guesses, **self.timings}
+        known = {run: count for run, count in list(self.left.items()) if run.pair in timings}
+        now = [timings[run.pair].each * known[run] for run in under_way if run in known]
+        later = [timings[run.pair].seconds(count) for run, count in known.items() if run not in under_way]
         return makespan([*now, *later], self.jobs)
 
     def _one(self, run: PlannedRun) -> Ended:
@@ -212,6 +217,10 @@ class Runner:
             self.failed[ended.run] = ended.error
         if finished or ended.error is not None:
             self.left.pop(ended.run, None)
+        self._guess()
+
+    def _guess(self) -> None:
+        self._guesses = with_guesses(dict(self.timings), {run.pair for run in self.left})
 
     def _stop(self, how: Callable[[SingleRun], None]) -> None:
         with self._lock:
@@ -357,11 +366,11 @@ def opened(folder: Path, plan: LeaguePlan, file: Path | None = None) -> Iterator
 
 
 def _untimed(left: Mapping[PlannedRun, int], timings: Mapping[Pair, Timing]) -> list[PlannedRun]:
-    """One run of every pair that was not timed yet."""
+    """A run of every pair that has to be timed before something is known of all of them."""
     first: dict[Pair, PlannedRun] = {}
     for run in left:
         first.setdefault(run.pair, run)
-    return [run for pair, run in first.items() if pair not in timings]
+    return [first[pair] for pair in to_time(first, timings)]
 
 
 def _estimate(

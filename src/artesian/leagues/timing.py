@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from artesian.leagues.plan import Pair, PlannedRun
 from artesian.leagues.results import Results
@@ -63,8 +64,8 @@ class Estimate:
     begun: int
     waiting: int
     jobs: int
-    seconds: float  # of the runs whose pair was timed
-    untimed: tuple[Pair, ...] = field(default=())  # pairs with something left that were not timed
+    seconds: float  # of the runs whose pair was timed, or follows from others
+    untimed: tuple[Pair, ...] = field(default=())  # pairs with something left of which nothing is known
 
     @property
     def runs(self) -> int:
@@ -86,6 +87,7 @@ def estimate(
     left: Mapping[PlannedRun, int], timings: Mapping[Pair, Timing], jobs: int, begun: int = 0, finished: int = 0
 ) -> Estimate:
     """How long runs take of which so much is left, as many at once as there are jobs."""
+    timings = with_guesses(timings, {run.pair for run in left})
     seconds = [timings[run.pair].seconds(count) for run, count in left.items() if run.pair in timings]
     untimed = tuple(dict.fromkeys(run.pair for run in left if run.pair not in timings))
     return Estimate(finished, begun, len(left) - begun, jobs, makespan(seconds, jobs), untimed)
@@ -101,6 +103,42 @@ def makespan(seconds: Iterable[float], jobs: int) -> float:
     for one in seconds:
         heapq.heapreplace(free, free[0] + one)
     return max(free)
+
+
+def to_time(pairs: Iterable[Pair], timings: Mapping[Pair, Timing]) -> list[Pair]:
+    """The pairs to time, so that every world and every method is timed once at least: the others follow from these."""
+    worlds, methods = {pair.world for pair in timings}, {pair.method for pair in timings}
+    chosen = []
+    for pair in pairs:
+        if pair.world not in worlds or pair.method not in methods:
+            chosen.append(pair)
+            worlds.add(pair.world)
+            methods.add(pair.method)
+    return chosen
+
+
+def with_guesses(timings: Mapping[Pair, Timing], pairs: Iterable[Pair]) -> dict[Pair, Timing]:
+    """The timings, and for pairs that were not timed what the others make likely, where they tell."""
+    guesses = {pair: _guess(pair, timings) for pair in pairs if pair not in timings}
+    return {**timings, **{pair: guess for pair, guess in guesses.items() if guess is not None}}
+
+
+def _guess(pair: Pair, timings: Mapping[Pair, Timing]) -> Timing | None:
+    """What another method takes in this world, times how much longer this method takes than that one elsewhere.
+
+    The median over all such methods and worlds.
+    """
+    work = {(known.world, known.method): timing.each * known.length for known, timing in timings.items()}
+    here = {method: seconds for (world, method), seconds in work.items() if world == pair.world}
+    like = [
+        here[method] * work[world, pair.method] / seconds
+        for (world, method), seconds in work.items()
+        if method in here and seconds and (world, pair.method) in work
+    ]
+    if not like:
+        return None
+    starting = max(timing.starting for known, timing in timings.items() if known.world == pair.world)
+    return Timing(starting, median(like) / pair.length)
 
 
 def left_of(runs: Sequence[PlannedRun], results: Results) -> dict[PlannedRun, int]:
