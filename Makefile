@@ -18,6 +18,7 @@ help:
 	@echo "make demo         see it work (builds its environment first)"
 	@echo "make test         run the tests, without those of whole processes (a few minutes)"
 	@echo "make test-all     run everything, however long: all of the above, whole processes, full counts, Ray"
+	@echo "make test-heavy   run the tests of whole processes; of these, make test-heavy-quick leaves out repeated cases"
 	@echo "make reliability  prove the service's promises, in full counts"
 	@echo "make check        formatting, lint, types"
 	@echo "make docs         build the documentation site into site/"
