@@ -27,6 +27,7 @@ MARGINS: Mapping[Candidate, float] = {"midpoint": 0.0, "drawn": 1.0, "tuned": 1.
 CANDIDATES: tuple[Candidate, ...] = tuple(MARGINS)
 SHARE = 0.2  # of the samples
 FEWEST = 10  # samples that can judge
+DRAWN = 64  # blocks whose held-back rows are drawn at once
 
 
 @dataclass(frozen=True)
@@ -83,14 +84,18 @@ def held_back(samples: int, share: float, client: ClientId) -> np.ndarray:
     """
     block = round(1 / share)
     blocks = samples // block
-    return _drawn(blocks, block, client) if blocks >= FEWEST else seal(np.zeros(0, np.int64))
+    if blocks < FEWEST:
+        return seal(np.zeros(0, np.int64))
+    inside = np.concatenate([_places(block, client, first) for first in range(0, blocks, DRAWN)])[:blocks]
+    return seal(np.arange(blocks) * block + inside)
 
 
-@lru_cache(maxsize=256)
-def _drawn(blocks: int, block: int, client: ClientId) -> np.ndarray:
+@lru_cache(maxsize=1024)
+def _places(block: int, client: ClientId, first: int) -> np.ndarray:
+    """Which row of a block is held back, for as many blocks as are drawn at once."""
     seed = derive(client)
-    inside = [int(generator(seed, "held back", i).integers(block)) for i in range(blocks)]
-    return seal(np.arange(blocks) * block + np.array(inside, np.int64))
+    numbers = range(first, first + DRAWN)
+    return np.array([int(generator(seed, "held back", i).integers(block)) for i in numbers], np.int64)
 
 
 def undivided(learner: Learner, why: str) -> Split:
