@@ -341,6 +341,26 @@ def test_the_attack_table_shows_points_lost(tmp_path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_rules_of_choosing_see_the_same_runs(capsys, monkeypatch) -> None:
+    import choices
+
+    from artesian.config.experiments import simulate
+
+    set_ = [part for change in ("uploads=60", "world.clients=10") for part in ("--set", change)]
+    words = ["choices.py", "digits-2", "--methods", "fedbuff", "--seeds", "7", "--json", *set_]
+    monkeypatch.setattr(sys, "argv", words)
+    choices.main()
+    found = {line["rule"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert set(found) == set(choices.RULES)
+    assert found["always trained"]["worse"] == 0  # than itself
+    assert len({line["used"] for line in found.values()}) > 2
+    # the rule that clients have is among them, and finds what a run without the others finds
+    assert choices.RULES["1, 0.5, 2"] == choices.MARGINS
+    run = simulate("digits-2", algorithm="fedbuff", changes=["uploads=60", "world.clients=10", "accept=better"], seed=7)
+    used = run.metrics["accepted"][30:]
+    assert found["1, 0.5, 2"]["used"] == pytest.approx(sum(used) / len(used))
+
+
 def test_central_training_goes_on_from_its_last_cycle(tmp_path, capsys, monkeypatch) -> None:
     import central
 

@@ -128,7 +128,9 @@ def candidates(
     return {name: ensemble for name, ensemble in found.items() if ensemble}
 
 
-def choose(among: Mapping[Candidate, Ensemble], split: Split) -> Choice:
+def choose(
+    among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[Candidate, float] = MARGINS
+) -> Choice:
     """The middle of what was drawn and trained, where there is one, unless others are clearly better by their losses.
 
     Few samples judge, so a better score alone is often luck. Without such samples it is what was drawn, tuned where
@@ -141,7 +143,7 @@ def choose(among: Mapping[Candidate, Ensemble], split: Split) -> Choice:
     sound = {name: found for name, found in tried.items() if found.sound} or tried
     won, *others = sound
     for name in others:
-        if sound[name].beats(sound[won], MARGINS[name]):
+        if sound[name].beats(sound[won], margins[name]):
             won = name
     return Choice(won, {name: tried[name].score for name in among}, split.rows.size)
 
