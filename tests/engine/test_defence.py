@@ -32,6 +32,7 @@ from artesian.testing import ToyFederation, ToyModel
 LAYOUT = ToyModel().layout  # three weights, one running mean, one counter
 PLAIN = Layout.of({"weight": np.zeros(3, np.float32)})
 ALL = Defence()
+APART = replace(ALL, newcomer=0.0)  # uploads of a fold do not count for one another
 
 
 def plain(*numbers: float) -> np.ndarray:
@@ -161,16 +162,16 @@ def test_rises_are_judged_by_hand() -> None:
     seen = tuple(Seen(f"c{i}", 10, 1.0, rise) for i, rise in enumerate((0.01, 0.02, 0.03, 0.04, 0.05)))
     known = Ledger(5, seen)
     assert usual_rise(known) == 0.03
-    after, refused = judged(ALL, known, {"c0/7": ("c0", 0.29), "c1/3": ("c1", 0.31), "c2/9": ("c2", -0.5)})
+    after, refused = judged(APART, known, {"c0/7": ("c0", 0.29), "c1/3": ("c1", 0.31), "c2/9": ("c2", -0.5)})
     assert refused == {"c1/3": "it would raise a held-back loss by 0.31 of it, and 0.3 is the most"}
     assert [entry.rise for entry in after.seen] == [0.29, 0.3, 0.3, 0.04, 0.05]  # none counts for more than the most
     assert [entry.habit for entry in after.seen] == [0.29, 0.3, 0.0, None, None]  # the first of each is its mean
-    assert judged(ALL, known, {"c0/7": ("c0", 0.0)})[0] == known  # nothing changed: nothing learnt
+    assert judged(APART, known, {"c0/7": ("c0", 0.0)})[0] == known  # nothing changed: nothing learnt
     few = Ledger(4, seen[:4])
-    assert judged(ALL, few, {"c0/7": ("c0", 9.0)})[1] == {}  # too few are known
-    assert list(judged(ALL, few, {"c0/7": ("c0", 1e7)})[1]) == ["c0/7"]
+    assert judged(APART, few, {"c0/7": ("c0", 9.0)})[1] == {}  # too few are known
+    assert list(judged(APART, few, {"c0/7": ("c0", 1e7)})[1]) == ["c0/7"]
     calm = Ledger(5, tuple(replace(entry, rise=1e-6) for entry in seen))
-    assert judged(ALL, calm, {"c0/7": ("c0", 0.049)})[1] == {}  # a rise of less than 0.05 harms nobody
+    assert judged(APART, calm, {"c0/7": ("c0", 0.049)})[1] == {}  # a rise of less than 0.05 harms nobody
 
 
 def test_a_member_whose_uploads_raise_the_loss_again_and_again_is_judged_by_hand() -> None:
@@ -178,23 +179,48 @@ def test_a_member_whose_uploads_raise_the_loss_again_and_again_is_judged_by_hand
     known = Ledger(5, tuple(Seen(f"c{i}", 10, 1.0, 0.02, habit) for i, habit in enumerate(habits)))
     assert usual_habit(known) == 0.03  # so 0.075 is the most
     rises = {"c0/7": ("c0", 0.19), "c3/7": ("c3", 0.19), "c4/7": ("c4", 0.07), "c9/1": ("c9", 0.19)}
-    after, refused = judged(ALL, known, rises)
+    after, refused = judged(APART, known, rises)
     assert list(refused) == ["c3/7"]  # 0.04 + (0.19 - 0.04) / 4 = 0.0775; c4 does better than it did, c9 is new
     assert "0.19 of it, and uploads of its member do so by 0.0775 in the mean, where 0.075 is" in refused["c3/7"]
     assert [seen.habit for seen in after.seen] == pytest.approx([0.055, 0.02, 0.03, 0.0775, 0.085])
     twice = {"c0/7": ("c0", 0.19), "c0/8": ("c0", 0.19)}  # one after the other, also in the same fold
-    assert list(judged(ALL, known, twice)[1]) == ["c0/8"]
+    assert list(judged(APART, known, twice)[1]) == ["c0/8"]
     shaken = Ledger(5, tuple(replace(seen, rise=0.05) for seen in known.seen))
     assert usual_habit(shaken) == 0.05  # where rises and falls are large, means are small by luck
-    off = replace(ALL, habit=0.0)
+    off = replace(APART, habit=0.0)
     assert judged(off, known, rises) == (replace(known, seen=judged(off, known, rises)[0].seen), {})
     assert [seen.habit for seen in judged(off, known, rises)[0].seen] == list(habits)
 
 
+def test_uploads_of_a_fold_are_judged_by_one_another_by_hand() -> None:
+    strangers = Ledger(6, tuple(Seen(f"c{i}", 10, 1.0) for i in range(6)))
+    rises = (0.1, 0.2, 0.3, -0.4, 1.19, 1.21)  # 0.3 is usual: 1.2 is the most for a first upload
+    fold = {f"c{i}/1": (f"c{i}", rise) for i, rise in enumerate(rises)}
+    after, refused = judged(ALL, strangers, fold)
+    assert refused == {"c5/1": "it would raise a held-back loss by 1.21 of it, and 1.2 is the most"}
+    assert [seen.habit for seen in after.seen] == [0.1, 0.2, 0.3, 0.0, 1.19, 1.21]
+    assert list(judged(ALL, strangers, {**fold, "c5/2": ("c5", 1.3)})[1]) == ["c5/1", "c5/2"]  # nothing is known yet
+    assert judged(APART, strangers, fold)[1] == {}
+
+    again = {"c0/2": ("c0", 0.1), "c5/2": ("c5", 1.0)}
+    assert "do so by 1.16 in the mean, where 0.75 is" in judged(ALL, after, again)[1]["c5/2"]  # set aside, remembered
+
+
+def test_what_may_be_bad_luck_of_a_member_may_not_be_a_newcomers() -> None:
+    members = tuple(Seen(f"c{i}", 10, 1.0, 0.3, 0.3) for i in range(7))
+    known = Ledger(8, (*members, Seen("new", 10)))
+    fold = {"c0/2": ("c0", 1.21), "new/1": ("new", 1.21), "c1/2": ("c1", 0.1)}  # four times 0.3 is the most for one
+    assert list(judged(ALL, known, fold)[1]) == ["new/1"]
+    assert judged(APART, known, fold)[1] == {}
+    assert judged(ALL, known, {"new/1": ("new", 1.21)})[1] == {}  # alone: the next is judged by what it did
+    assert judged(ALL, known, {**fold, "new/1": ("new", 1.19)})[1] == {}
+
+
 def test_settings_from_before_there_were_habits_judge_as_they_did() -> None:
-    told = {name: value for name, value in Defence(rise=5.0).tree.items() if name not in ("habit", "harmless")}
+    newer = ("habit", "newcomer", "harmless")
+    told = {name: value for name, value in Defence(rise=5.0).tree.items() if name not in newer}
     older = with_fields(Defence(), with_defaults(Defence(), told))
-    assert (older.rise, older.habit, older.harmless) == (5.0, 0.0, 0.02)
+    assert (older.rise, older.habit, older.newcomer, older.harmless) == (5.0, 0.0, 0.0, 0.02)
     known = Ledger(5, tuple(Seen(f"c{i}", 10, 1.0, 1e-6) for i in range(5)))
     assert list(judged(older, known, {"c0/7": ("c0", 0.021), "c1/7": ("c1", 0.019)})[1]) == ["c0/7"]
     assert {seen.habit for seen in judged(older, known, {"c1/7": ("c1", 0.019)})[0].seen} == {None}
@@ -370,6 +396,19 @@ def test_uploads_of_a_buffer_are_judged_one_by_one() -> None:
     assert [name.split("/")[0] for name in last.judged] == ["c1", "c0", "c2"]
     assert [name.split("/")[0] for name in last.set_aside] == ["c0"]
     assert federation.coordinator.state.version == version + 1
+
+
+@pytest.mark.parametrize("newcomer", [4.0, 0.0])
+def test_the_first_buffer_is_judged_by_itself(newcomer) -> None:
+    seen: list[Event] = []
+    defence = replace(ALL, clip=0.0, budget=0.0, refuse=0.0, newcomer=newcomer)
+    federation = joined(FedBuff(buffer_size=6), 8, defence)
+    federation.coordinator.record = seen.append
+    for client, times in (("c1", 1), ("c0", -300), ("c2", 1), ("c3", 1), ("c4", 1), ("c5", 1)):
+        federation.coordinator.receive(turned(federation, client, times))
+    *_, last = seen
+    assert len(last.judged) == 6
+    assert [name.split("/")[0] for name in last.set_aside] == (["c0"] if newcomer else [])
 
 
 def test_the_judge_uses_some_samples_and_each_clusters_own() -> None:

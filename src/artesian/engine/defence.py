@@ -37,14 +37,15 @@ class Defence:
     weights: Literal["samples", "equal"] = "samples"  # do members weigh by the samples they claim, or all the same?
     rise: float = 10.0  # usual rises of a held-back proxy loss beyond which an upload is not folded
     habit: float = field(default=2.5, metadata={BEFORE: 0.0})  # and beyond which a member's must not be in the mean
+    newcomer: float = field(default=4.0, metadata={BEFORE: 0.0})  # and a member's first, in a fold of several
     harmless: float = field(default=0.05, metadata={BEFORE: 0.02})  # of that loss: a rise that is never too far
     rise_samples: int = 200  # of every proxy set, by which uploads are judged
 
     def __post_init__(self) -> None:
-        numbers = (self.clip, self.refuse, self.budget, self.samples, self.rise, self.habit, self.harmless)
+        numbers = (self.clip, self.refuse, self.budget, self.samples, self.rise, self.habit, self.newcomer)
         rules = {
-            "clip, refuse, budget, samples, rise, habit and harmless are finite and at least 0": all(
-                isfinite(number) and number >= 0 for number in numbers
+            "clip, refuse, budget, samples, rise, habit, newcomer and harmless are finite and at least 0": all(
+                isfinite(number) and number >= 0 for number in (*numbers, self.harmless)
             ),
             "weights is samples or equal": self.weights in ("samples", "equal"),
             "rise_samples is at least 1": self.rise_samples >= 1,
@@ -156,17 +157,26 @@ def noted(ledger: Ledger, client: ClientId, samples: int, length: float = 0.0) -
 def judged(
     defence: Defence, ledger: Ledger, rises: Mapping[str, tuple[ClientId, float]]
 ) -> tuple[Ledger, dict[str, str]]:
-    """The ledger with what uploads, each of a member, did to a held-back loss; and why some are not folded."""
-    usual, refused = usual_rise(ledger), dict[str, str]()
+    """The ledger with what uploads of one fold, each of a member, did to a held-back loss; and why some are not folded.
+
+    All are judged by the state before the fold, and none by what the others do to it: what may pass as bad luck of one
+    is ruin if many bring it. So they count in what is usual, and a member's first upload, which all may bring at the
+    same time, is allowed less.
+    """
+    together = len(rises) > 1 and defence.newcomer > 0
+    known = _counting(ledger, rises) if together else ledger
+    usual, refused = usual_rise(known), dict[str, str]()
     most = defence.most(defence.rise, usual)
-    often = defence.most(defence.habit, usual_habit(ledger)) if defence.habit else BEYOND
+    often = defence.most(defence.habit, usual_habit(known)) if defence.habit else BEYOND
+    first = min(most, defence.most(defence.newcomer, usual)) if together else most
     sizes, habits = {s.client: s.rise for s in ledger.seen}, {s.client: s.habit for s in ledger.seen}
+    bounds = {client: most if sizes.get(client) is not None else first for client, _ in rises.values()}
     for name, (client, rise) in rises.items():
         before = habits.get(client)
         if rise and usual is not None and defence.habit:
             habits[client] = _habit(before, min(max(rise, 0.0), most))
-        if rise > most:
-            refused[name] = f"it would raise a held-back loss by {rise:.3g} of it, and {most:.3g} is the most"
+        if rise > bounds[client]:
+            refused[name] = f"it would raise a held-back loss by {rise:.3g} of it, and {bounds[client]:.3g} is the most"
         elif before is not None and min(rise, habits[client] or 0.0) > often:
             refused[name] = (
                 f"it would raise a held-back loss by {rise:.3g} of it, and uploads of its member do so by "
@@ -175,6 +185,12 @@ def judged(
         sizes[client] = min(abs(rise), most) if rise else sizes.get(client)
     seen = tuple(replace(s, rise=sizes[s.client], habit=habits[s.client]) for s in ledger.seen)
     return replace(ledger, seen=seen), refused
+
+
+def _counting(ledger: Ledger, rises: Mapping[str, tuple[ClientId, float]]) -> Ledger:
+    """The ledger as if these uploads were its members' newest."""
+    sizes = {client: abs(rise) for client, rise in rises.values() if rise}
+    return replace(ledger, seen=tuple(replace(s, rise=sizes.get(s.client, s.rise)) for s in ledger.seen))
 
 
 def _habit(before: float | None, rise: float) -> float:
