@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiers import some_repeated
 
 from artesian.config.experiments import load, simulate
 from artesian.data.datasets import Samples, images
@@ -245,7 +246,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.mark.heavy
 @LINUX
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", some_repeated([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_signal_to_the_whole_group_is_the_main_processs_business(undisturbed, tmp_path, number) -> None:
     folder = tmp_path / "run"
     process = begun(folder, "uploads=400")
