@@ -18,7 +18,7 @@ help:
 	@echo "make demo         see it work (builds its environment first)"
 	@echo "make test         run the tests, without those of whole processes (a few minutes)"
 	@echo "make test-all     run everything, however long: all of the above, whole processes, full counts, Ray"
-	@echo "make test-heavy   run the tests of whole processes; of these, make test-heavy-quick leaves out repeated cases"
+	@echo "make test-heavy   run the tests of whole processes; of these, make test-heavy-quick leaves out the thorough ones"
 	@echo "make reliability  prove the service's promises, in full counts"
 	@echo "make check        formatting, lint, types"
 	@echo "make docs         build the documentation site into site/"
@@ -72,10 +72,10 @@ test-heavy: WORKERS = 3  # heavy tests wait for other processes a third of their
 test-heavy: $(VENV)/.dev
 	@$(PYTEST) -m 'heavy and not ray' $(ARGS)
 
-# Of those, all but cases that show for other values what a quicker one shows.
+# Of those, all but the thorough ones: long, or showing for other values what another one shows.
 test-heavy-quick: WORKERS = 3
 test-heavy-quick: $(VENV)/.dev
-	@$(PYTEST) -m 'heavy and not ray and not repeated' $(ARGS)
+	@$(PYTEST) -m 'heavy and not ray and not thorough' $(ARGS)
 
 # Ray starts processes of its own, as many as there are cores: its tests run one after the other.
 test-ray: $(VENV)/.ray

@@ -447,6 +447,7 @@ def test_a_place_for_a_run_that_cannot_be_made_is_named(tmp_path) -> None:
         assert str(place) in str(result.exception)
 
 
+@pytest.mark.heavy
 def test_a_failure_in_somebodys_code_is_one_sentence_until_more_is_asked_for(tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from artesian.algorithms import FedAsync\n"

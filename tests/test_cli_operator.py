@@ -36,6 +36,7 @@ def served(tmp_path):
         server.stop(signal.SIGTERM)
 
 
+@pytest.mark.heavy
 def test_every_command_on_a_running_server(served, tmp_path) -> None:
     token = tmp_path / "admin"
     token.write_text(served.token("admin") + "\n")

@@ -10,19 +10,19 @@ import pytest
 
 MARKERS = ("heavy", "ray")
 ORDINARY = "not heavy and not ray"
-QUICK = "heavy and not ray and not repeated"
+QUICK = "heavy and not ray and not thorough"
 ALONE = {ORDINARY: None, "heavy and not ray": "heavy", QUICK: "heavy", "ray": "ray"}  # asked for: the tier's marker
-HEAVY, REPEATED = pytest.mark.heavy, pytest.mark.repeated
+HEAVY, THOROUGH = pytest.mark.heavy, pytest.mark.thorough
 
 
 def some_heavy(cases: Iterable[Any], *ordinary: Any) -> list[Any]:
     """All cases; those not named here are heavy, and repeat what the others show."""
-    return _some(cases, ordinary, HEAVY, REPEATED)
+    return _some(cases, ordinary, HEAVY, THOROUGH)
 
 
-def some_repeated(cases: Iterable[Any], *quick: Any) -> list[Any]:
+def some_thorough(cases: Iterable[Any], *quick: Any) -> list[Any]:
     """All cases of a heavy test; those not named here repeat what the others show."""
-    return _some(cases, quick, REPEATED)
+    return _some(cases, quick, THOROUGH)
 
 
 def _some(cases: Iterable[Any], others: tuple[Any, ...], *marks: pytest.MarkDecorator) -> list[Any]:

@@ -35,6 +35,7 @@ def run(server: Process, home: Path, *options: str, code: int = 0, token: bool =
     return told.stdout if code == 0 else " ".join(told.stderr.split())
 
 
+@pytest.mark.heavy
 def test_it_refreshes_so_many_times_and_goes_on_later(server, tmp_path) -> None:
     home = tmp_path / "home"
     told = run(server, home, "--learner", "points:learner", "--client", "c1", "--times", "2", "--json")

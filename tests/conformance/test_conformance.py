@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
-from tiers import some_heavy, some_repeated
+from tiers import some_heavy, some_thorough
 
 from artesian.algorithms import (
     ALGORITHMS,
@@ -109,7 +109,7 @@ def test_the_algorithm_conforms_over_http(name) -> None:
 @pytest.mark.heavy  # all together they are
 @pytest.mark.parametrize(
     "algorithm",
-    some_repeated(OTHERS, *OTHERS[::6]),
+    some_thorough(OTHERS, *OTHERS[::6]),
     ids=lambda algorithm: f"{algorithm.name}-{OTHERS.index(algorithm)}",
 )
 def test_the_algorithm_conforms_with_other_settings(algorithm) -> None:

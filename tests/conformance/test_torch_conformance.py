@@ -1,7 +1,7 @@
 """Algorithms with a torch network of BatchNorm and dropout: the same bits wherever and however it runs."""
 
 import pytest
-from tiers import some_repeated
+from tiers import some_thorough
 
 from artesian.algorithms import ALGORITHMS, CDFL, FedBuff, FlexCFL
 from artesian.simulator.experiment import Experiment
@@ -21,7 +21,7 @@ def tiny() -> nn.Module:
 
 
 MODEL = TorchModel(tiny, device="cpu")
-HEAVY_2 = pytest.param(2, marks=pytest.mark.heavy)  # each process imports torch
+HEAVY_2 = pytest.param(2, marks=[pytest.mark.heavy, pytest.mark.thorough])  # each process imports torch
 
 
 @pytest.fixture(autouse=True)
@@ -58,13 +58,13 @@ def test_the_algorithm_conforms_with_a_torch_model(name) -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("check", ["restores", "agrees_over_http"])  # what depends on the model most
-@pytest.mark.parametrize("name", some_repeated(sorted(set(ALGORITHMS) - {"cdfl", "fedbuff"}), "confluence", "fedem"))
+@pytest.mark.parametrize("name", some_thorough(sorted(set(ALGORITHMS) - {"cdfl", "fedbuff"}), "confluence", "fedem"))
 def test_every_algorithm_has_the_same_bits_with_a_torch_model(name, check) -> None:
     assert check_algorithm(ALGORITHMS[name](), only=check, model=MODEL) == [check]
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("workers", some_repeated([1, 2, 3], 2))
+@pytest.mark.parametrize("workers", some_thorough([1, 2, 3], 2))
 def test_any_number_of_workers_gives_the_same_bits(whole, tmp_path, workers) -> None:
     run_experiment(experiment(), seed=1, workers=workers, out=tmp_path / "run")
     assert files(tmp_path / "run") == files(whole)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import some_repeated
+from tiers import some_thorough
 
 from artesian.config.experiments import load, simulate
 from artesian.data.datasets import Samples, images
@@ -183,12 +183,12 @@ def test_people_are_held_once_too(tmp_path) -> None:
 @pytest.mark.heavy
 @LINUX
 def test_workers_map_the_memory_of_the_main_process(tmp_path) -> None:
-    world = Rotated(pictures(tmp_path / "d.npz"), 2, 4, 5, 9, proxy_images=20, test_images=30, client_test_samples=5)
+    world = Rotated(pictures(tmp_path / "d.npz"), 2, 4, 5, 9, proxy_images=60, test_images=90, client_test_samples=5)
     pool = Processes(worker_setup(Place(world, ToyModel(), 0)), 2)
     try:
         pool.wait()
         one, other = map(mapped, pool.pids)
-        assert len(one) >= 4 and one == other
+        assert len(one) >= 4 and one == other  # images, and the sets of two clusters
         assert one <= mapped(os.getpid())
     finally:
         pool.close()
@@ -246,7 +246,7 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
 
 @pytest.mark.heavy
 @LINUX
-@pytest.mark.parametrize("number", some_repeated([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
+@pytest.mark.parametrize("number", some_thorough([signal.SIGTERM, signal.SIGINT], signal.SIGTERM))
 def test_a_signal_to_the_whole_group_is_the_main_processs_business(undisturbed, tmp_path, number) -> None:
     folder = tmp_path / "run"
     process = begun(folder, "uploads=400")

@@ -102,6 +102,7 @@ def test_bfloat16_is_shorter_in_forward_passes_and_learns_alike() -> None:
 
 
 @pytest.mark.heavy
+@pytest.mark.thorough  # compiles
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, inside its compiler
 def test_compiled_passes_see_the_same(monkeypatch) -> None:

@@ -278,6 +278,7 @@ class Seen(HTMLParser):
             self.rows[-1].append(data)
 
 
+@pytest.mark.heavy
 def test_the_page_stands_alone_and_says_what_compare_says(runs, text) -> None:
     seen = Seen(text)
     assert seen.open == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from promises.federation import APP, MODEL, SECRET, Process, answer, federation, until
-from tiers import some_repeated
+from tiers import some_thorough
 
 from artesian.config.federations import measuring_pool
 from artesian.core import Receipt, Upload
@@ -259,7 +259,7 @@ def test_uploads_are_measured_at_the_same_time(tmp_path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("number", some_repeated([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
+@pytest.mark.parametrize("number", some_thorough([signal.SIGKILL, signal.SIGTERM], signal.SIGKILL))
 def test_a_server_that_ends_leaves_nobody_behind(tmp_path, number) -> None:
     process = Process(tmp_path, *PROCESSES, app=watched("pathlib.Path('here').touch(); time.sleep(600)"))
     pids = workers(process.pid)

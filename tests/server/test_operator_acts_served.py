@@ -193,6 +193,7 @@ def test_a_past_that_this_code_answers_in_another_way_is_not_brought_back(busy, 
     assert busy.digest() == before
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("retain", [ALL, Retention(uploads=6)], ids=["all", "bounded"])
 def test_a_store_with_acts_in_its_past_is_sound_and_so_is_its_backup(tmp_path, retain) -> None:
     busy = Busy(tmp_path / "store", retain=retain, snapshot_every=3)

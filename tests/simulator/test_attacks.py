@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiers import some_repeated
+from tiers import some_thorough
 
 from artesian.algorithms import CDFL, SCAFFOLD, FedAsync, FedAvg, FedBuff, FedSoftAsync
 from artesian.config.experiments import load
@@ -192,7 +192,7 @@ def test_a_flood_takes_a_hundredth_of_the_time(timed: Any, usual: float) -> None
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("timed", [{}, {"schedule": "latency", "latency": 1.0, "latency_max": 3.0}])
+@pytest.mark.parametrize("timed", some_thorough([{}, {"schedule": "latency", "latency": 1.0, "latency_max": 3.0}], {}))
 def test_who_floods_uploads_more_often(timed: Any) -> None:
     quiet, flood = (run_experiment(toy(attack=attack, uploads=20, fleet=timed)) for attack in ("sign-flip", "flood"))
     assert quiet.summary["hostile"] == flood.summary["hostile"] == 2
@@ -218,7 +218,7 @@ def stop_at(count: int) -> Any:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("attack", some_repeated(ATTACKS, "x10", "flood"))
+@pytest.mark.parametrize("attack", some_thorough(ATTACKS, "x10"))
 def test_processes_and_resumed_runs_find_the_same_bits(attack: Attack, tmp_path: Path) -> None:
     length = 8 if attack == "flood" else 30  # honest uploads
     changes = [f"uploads={length}", "fleet.hostile_share=0.25", f"fleet.attack={attack}", "evaluate=clients"]
@@ -235,7 +235,7 @@ def test_processes_and_resumed_runs_find_the_same_bits(attack: Attack, tmp_path:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("attack", some_repeated(ATTACKS, "x10", "inflated-samples"))
+@pytest.mark.parametrize("attack", some_thorough(ATTACKS, "x10", "inflated-samples"))
 @pytest.mark.parametrize(
     "algorithm",
     [CDFL(), FedAvg(clients_per_round=3), FedBuff(buffer_size=3), FedSoftAsync(), SCAFFOLD(clients_per_round=3)],

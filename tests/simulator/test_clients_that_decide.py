@@ -194,6 +194,7 @@ def whole(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 def test_workers_http_and_a_file_of_vectors_give_the_same_bits(whole, tmp_path) -> None:
     means = {"workers": {"workers": 2}, "http": {"transport": InProcess}, "spilled": {"memory_limit": 0}}
     for name, more in means.items():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import some_repeated
+from tiers import some_thorough
 
 from artesian import Experiment, Matrix, open_run
 from artesian.algorithms import ALGORITHMS, CASA, CDFL, CFL, FedGroup, FedSoft, FedSoftAsync, IFCAAsync
@@ -143,7 +143,7 @@ def test_a_matrix_has_a_name_for_every_row_and_column() -> None:
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    "algorithm", some_repeated([CDFL(), CASA(), CFL(clients_per_round=3), FedSoft(selection_size=2)], CASA())
+    "algorithm", some_thorough([CDFL(), CASA(), CFL(clients_per_round=3), FedSoft(selection_size=2)], CASA())
 )
 def test_an_export_is_the_same_after_a_kill_and_changes_nothing_else(tmp_path, algorithm) -> None:
     def stop(progress) -> None:

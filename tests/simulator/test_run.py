@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import some_heavy, some_repeated
+from tiers import some_heavy, some_thorough
 
 from artesian.algorithms import ALGORITHMS, CA2FL, CDFL, ICFL, FedAvg, FedBuff, Local
 from artesian.config.experiments import load
@@ -420,6 +420,7 @@ def clipped(coordinator):
     return Direct(coordinator)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("algorithm", "workers", "transport", "where"),
     [
@@ -458,7 +459,7 @@ class Patient(FedAvg):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("workers", some_repeated([1, 2], 2))
+@pytest.mark.parametrize("workers", some_thorough([1, 2], 2))
 def test_uploads_that_come_too_late_are_late_with_workers_too(tmp_path, workers) -> None:
     fleet = Fleet("latency", 1, slow_share=0.5, slow_factor=10, leave_share=0.3, leave_by=6, return_after=3)
     experiment = toy(Patient(clients_per_round=4, patience=2), clients=8, fleet=fleet)

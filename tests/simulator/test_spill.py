@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiers import some_repeated
+from tiers import some_thorough
 
 from artesian.algorithms import CDFL, FedBuff, FedSoft, FlexCFL, Local
 from artesian.core import Task
@@ -141,7 +141,7 @@ ALGORITHMS = [CDFL(), FedBuff(), FedSoft(), FLEXCFL, Local()]
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("algorithm", some_repeated(ALGORITHMS, FLEXCFL), ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize("algorithm", some_thorough(ALGORITHMS, FLEXCFL), ids=lambda algorithm: algorithm.name)
 def test_a_run_that_spills_finds_the_same_bits(tmp_path, algorithm, workers) -> None:
     experiment = toy(
         algorithm, snapshot_every=9, fleet=Fleet("latency", 1, 5, leave_share=0.3, leave_by=9, return_after=3)
@@ -153,6 +153,7 @@ def test_a_run_that_spills_finds_the_same_bits(tmp_path, algorithm, workers) -> 
     assert names == {path.name for path in (tmp_path / "memory").iterdir()}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
 def test_a_run_that_spills_resumes_to_the_same_bits(tmp_path, algorithm) -> None:
     experiment = toy(algorithm, snapshot_every=7)
