@@ -128,9 +128,7 @@ def candidates(
     return {name: ensemble for name, ensemble in found.items() if ensemble}
 
 
-def choose(
-    among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[Candidate, float] = MARGINS
-) -> Choice:
+def choose(among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[Candidate, float] = MARGINS) -> Choice:
     """The middle of what was drawn and trained, where there is one, unless others are clearly better by their losses.
 
     Few samples judge, so a better score alone is often luck. Without such samples it is what was drawn, tuned where
