@@ -289,6 +289,7 @@ while True:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_killed_at_every_single_step_the_home_goes_on(server, tmp_path) -> None:
     """A client dies before and after every write, rename, removal and request of two refreshes, always in one home."""

@@ -37,7 +37,7 @@ federation = federation(os.environ["ALGORITHM"], os.environ["MODEL"])
 TORCH = [(name, "torch") for name in ("cdfl", "fedem", "fedsoft-async", "flexcfl") if find_spec("torch")]  # BatchNorm
 BOTH = some_thorough(
     [(name, "toy") for name in sorted(ALGORITHMS)] + TORCH,
-    *((name, "toy") for name in ("casa", "cdfl", "confluence", "fedavg", "fedbuff", "flexcfl")),
+    *((name, "toy") for name in ("cdfl", "confluence", "fedavg", "flexcfl")),
     *TORCH[:1],
 )
 

@@ -85,6 +85,7 @@ def test_what_travels_to_a_worker_is_not_tried_again(monkeypatch) -> None:
     assert pickle.loads(sent).precision == "float32"  # without a warning, which would be an error here
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_bfloat16_is_shorter_in_forward_passes_and_learns_alike() -> None:
     if reason := forward.refusal("bfloat16", "cpu"):

@@ -731,6 +731,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_memory_is_kept_from_batch_to_batch() -> None:
     def pages(how: str) -> tuple[str, int]:

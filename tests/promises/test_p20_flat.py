@@ -28,6 +28,7 @@ def sizes(server: Process) -> tuple[float, int, int]:
     return server.resident(), server.files(), stored
 
 
+@pytest.mark.thorough
 def test_memory_open_files_and_the_store_stay_flat(tmp_path, promise, figure) -> None:
     uploads = promise("flat")
     server = Process(tmp_path, "--set", "retain=50 uploads")

@@ -154,7 +154,7 @@ def inline(folder: Path, **options) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(("app", "options"), [(APP, {}), (CLIPPED, {"clip": 0.05})], ids=["plain", "clipped"])
+@pytest.mark.parametrize(("app", "options"), some_thorough([(APP, {}), (CLIPPED, {"clip": 0.05})], (APP, {})))
 def test_threads_processes_and_inline_write_the_same_journal(tmp_path, app, options) -> None:
     answers = {}
     for way in ("threads", "processes"):

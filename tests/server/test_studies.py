@@ -417,6 +417,7 @@ def test_every_study_is_a_line_of_the_servers_log(tmp_path) -> None:
     assert set(lines[0]) == {"time", "level", "event", "seconds", "version", "divergence", "alike"}
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_confluence_on_real_digits_is_served_to_real_clients_in_threads_and_in_processes(tmp_path) -> None:
     """Two clients in turn, with calibrations in between; who measures makes no difference to any byte."""

@@ -522,6 +522,7 @@ def check_journal(folder: Path, before: int, acknowledged: dict[int, str]) -> in
     return len(events)
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
     rng = random.Random(0)
