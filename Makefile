@@ -3,13 +3,14 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null && echo $$p && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 INPUTS := pyproject.toml constraints.txt Makefile
 WORKERS ?= 2
 # Without a CPU build of torch at hand: EXTRAS=sim,client,server,report,drift,dev, and the tests of torch are skipped.
 EXTRAS ?= torch,sim,client,server,report,drift,dev
 
-# Hundreds of processes start in the tests and benchmarks: none should compile again what another one has.
+# Hundreds of processes start in the tests and benchmarks: none should compile again what another one has. Most of what is
+# installed is never imported, so that nothing is compiled before it is (--no-compile).
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo docs test test-heavy test-heavy-quick test-ray test-newest test-all reliability check format bench bench-w1 bench-simulator bench-service bench-capacity bench-drift bench-page screenshots constraints clean
