@@ -257,6 +257,7 @@ def digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return x[:1300], y[:1300], x[1300:], y[1300:]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("model", "bar"), [(SoftmaxRegression(64, 10), 0.9), (Perceptron(64, 10), 0.93)])
 @pytest.mark.parametrize("plan", [Plan(rate=0.1, epochs=30, momentum=0.5), Plan("adam", 0.005, 30)])
 def test_real_digits_are_learnt(model: Any, bar: float, plan: Plan) -> None:

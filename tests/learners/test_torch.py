@@ -201,6 +201,7 @@ def test_it_agrees_with_the_numpy_learner(plan: Plan) -> None:
     assert mine.score([(w, turned(p)) for w, p in pair]) == other.score(pair)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("plan", [Plan(rate=0.1, momentum=0.5, decay=0.1), Plan("adam", 0.1, decay=0.1), Plan()])
 @pytest.mark.parametrize("fused", [True, False])
 def test_two_trainings_of_one_step_with_a_kept_state_are_one_of_two(plan: Plan, fused: bool, monkeypatch) -> None:
@@ -324,6 +325,7 @@ def test_dropout_follows_the_seed_alone() -> None:
     assert calm.pool.quiet
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("make", [noisy, dense])
 def test_two_threads_give_the_same_bits_as_one_after_the_other(make) -> None:
     model, plan = TorchModel(make, device="cpu"), Plan("adam", 0.01, epochs=15, batch=4)

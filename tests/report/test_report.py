@@ -124,6 +124,7 @@ def test_an_axis_has_a_name() -> None:
         chosen_axis("rounds")
 
 
+@pytest.mark.heavy
 def test_panels_that_are_alike_have_one_scale() -> None:
     x = np.arange(3.0)
     low, high = Curve(x, np.array([0.1, 0.2, 0.3]), np.zeros(3)), Curve(x, np.array([0.7, 0.8, 0.9]), np.zeros(3))
