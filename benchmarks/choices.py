@@ -23,6 +23,7 @@ from typing import Any
 
 from artesian.config.experiments import load
 from artesian.core import ClientId, Ensemble
+from artesian.errors import ArtesianError
 from artesian.recipes.accepting import MARGINS, Candidate, candidates, choose
 from artesian.simulator.jobs import Judged, Judging, Place
 from artesian.simulator.metrics import is_worse
@@ -89,27 +90,35 @@ class Watched:
 
 def compared(preset: str, changes: list[str], seed: int) -> dict[str, dict[str, float]]:
     """What every rule leads to in one run."""
-    watched, before = Watched(), Place.judge
+    watched = Watched()
     Place.judge = lambda *words: watched(*words)  # type: ignore[method-assign]
     try:
         run_experiment(load(preset, [*changes, "accept=better"]), seed=seed)
     finally:
-        Place.judge = before  # type: ignore[method-assign]
+        Place.judge = watched.judge  # type: ignore[method-assign]
     return {name: tally.of_second_half() for name, tally in watched.tallies.items()}
+
+
+def _seeds(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("preset", help="an experiment, such as digits-4")
     parser.add_argument("--methods", default="confluence,fedbuff", help="algorithms, with commas between them")
-    parser.add_argument("--seeds", default="100", help="seeds, with commas between them")
+    parser.add_argument("--seeds", type=_seeds, default=[100], help="seeds, with commas between them")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting")
     parser.add_argument("--json", action="store_true", help="print a line of JSON for every run and rule")
     asked = parser.parse_args()
     for method in asked.methods.split(","):
-        for seed in map(int, asked.seeds.split(",")):
+        for seed in asked.seeds:
             changes = [f"algorithm.name={method}", "pool_every=3", *asked.set]
-            for name, found in compared(asked.preset, changes, seed).items():
+            try:
+                rules = compared(asked.preset, changes, seed)
+            except ArtesianError as error:
+                parser.error(str(error))
+            for name, found in rules.items():
                 line: dict[str, Any] = {"preset": asked.preset, "method": method, "seed": seed, "rule": name, **found}
                 words = f"{asked.preset}, {method}, {seed}: {name:20} {found['used']:.3f} / {found['worse']:.3f}"
                 print(json.dumps(line) if asked.json else words, flush=True)

@@ -94,11 +94,11 @@ OTHERS = [
 
 SERVED = "agrees_over_http"
 KINDS = ("casa", "cdfl", "confluence", "fedavg", "fedbuff", "fedem", "flexcfl", "scaffold")  # one of each kind
-ORDINARY = [one if one.name in KINDS else pytest.param(one, marks=pytest.mark.heavy) for one in DEFAULTS]
+BY_TIER = [one if one.name in KINDS else pytest.param(one, marks=pytest.mark.heavy) for one in DEFAULTS]
 
 
 @pytest.mark.parametrize("check", [check for check in CHECKS if check != SERVED])
-@pytest.mark.parametrize("algorithm", ORDINARY, ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize("algorithm", BY_TIER, ids=lambda algorithm: algorithm.name)
 def test_the_algorithm_conforms(algorithm, check) -> None:
     assert check_algorithm(algorithm, only=check) == [check]
 
