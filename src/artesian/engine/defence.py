@@ -23,6 +23,7 @@ KNOWN = 5  # members whose rises must be known before a fold is judged by them
 EXHAUSTED = 0.01  # of a usual change: with less than this left, an upload is set aside
 BEYOND = 1e6  # of a held-back loss: a rise that is always too far
 NEWEST = 0.25  # what the newest rise counts in the mean of a member
+BOUNDS = ("clip", "refuse", "budget", "samples", "rise", "habit", "newcomer", "harmless")
 NO_BUDGET = "its member has spent its budget"
 
 
@@ -42,11 +43,9 @@ class Defence:
     rise_samples: int = 200  # of every proxy set, by which uploads are judged
 
     def __post_init__(self) -> None:
-        numbers = (self.clip, self.refuse, self.budget, self.samples, self.rise, self.habit, self.newcomer)
+        told = vars(self)
         rules = {
-            "clip, refuse, budget, samples, rise, habit, newcomer and harmless are finite and at least 0": all(
-                isfinite(number) and number >= 0 for number in (*numbers, self.harmless)
-            ),
+            **{f"{bound} is finite and at least 0": isfinite(told[bound]) and told[bound] >= 0 for bound in BOUNDS},
             "weights is samples or equal": self.weights in ("samples", "equal"),
             "rise_samples is at least 1": self.rise_samples >= 1,
         }
