@@ -14,6 +14,7 @@ from hand import layout, state, vector
 from artesian.algorithms import Confluence
 from artesian.algorithms.calibration import (
     Pretended,
+    _drawn,
     alike,
     divergence_of,
     features_of,
@@ -354,6 +355,80 @@ def test_the_estimate_is_of_regressions_too() -> None:
     assert divergence_of(new, fitted(known)) < 0.5 * divergence_of(even, fitted(known))
 
 
+@pytest.mark.parametrize(("samples", "size"), [(0, 10), (4, 10), (37, 37), (5000, 500)])
+def test_pretend_clients_have_as_many_samples_as_real_ones(samples: int, size: int) -> None:
+    """At least half a proxy set, which is 10 here, some of them more than once where that is too few; at most 500."""
+    _, proxies = digits_like(2, 20)
+    shares, learner = _drawn(np.random.default_rng(1), proxies, samples)
+    assert learner.samples == size
+    assert shares * size == pytest.approx(np.round(shares * size))  # the true shares are those that were drawn
+
+
+TRUNK = {"k0": 1.0, "k1": 1.0}  # its losses
+
+
+def calibrated(cosine: float, usual: float | None, sizes: Sequence[float]) -> State:
+    """Two clusters and a calibration that looks at the cosine alone, with its sizes in pretend and real uploads."""
+    known = {"version": 0, "coefficients": [0.0, 0.0, 0.0, cosine], "alike": [], "divergence": 0.1, "trunk": TRUNK}
+    memory = {"sizes": np.array([[9.0, 9.0, 9.0, size] for size in sizes]).reshape(-1, 4), "begun": None}
+    return two(calibrated={**known, **({} if usual is None else {"usual": [9.0, 9.0, 9.0, usual]})}, **memory)
+
+
+@pytest.mark.parametrize(
+    ("usual", "sizes", "held"),
+    [
+        (1.0, [1.0, 1.0], 1.0),  # as large as in pretend uploads
+        (0.5, [1.0, 1.0], 0.5),  # twice as large: half of the weight
+        (2.0, [1.0, 1.0], 1.0),  # smaller: never more weight
+        (0.0, [1.0, 1.0], 1.0),  # the clusters were all the same, so that pretend trainings went nowhere
+        (0.5, [5.0, 0.5], 0.5),  # the median of .5, 5 and its own 1 counts, not the largest
+        (None, [9.0, 9.0], 1.0),  # a calibration from before sizes were known, by whose rules it goes on
+    ],
+)
+def test_the_cosine_counts_less_where_real_trainings_go_straighter(
+    usual: float | None, sizes: list[float], held: float
+) -> None:
+    """From (2, 0) to (1, 0): the cosine with the way to k0 is 1, with that to k1 -1, their root mean square 1."""
+    losses = {"loss/k0": 1.0, "loss/k1": 1.0}
+    memo = {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": 1.0, "losses": {"k0": 1.0, "k1": 1.0}}
+    sent = upload(vector(1, 0), vector(2, 0), evidence=losses, memo=memo)
+    step = Confluence().fold(calibrated(0.8, usual, sizes), [sent])
+    assert step.mixtures["c0"]["k0"] == pytest.approx(1 / (1 + np.exp(-1.6 * held)))
+    assert usual is None or step.memory["sizes"][:, 3] == pytest.approx([*sizes, 1.0])
+
+
+def test_what_others_moved_meanwhile_does_not_count_as_the_clients_own() -> None:
+    """Both clusters are 3 higher than when it began at (2, 0): its change is seen from where its blend is now."""
+    memo = {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": 1.0, "losses": {"k0": 1.0, "k1": 1.0}}
+    losses = {"loss/k0": 1.0, "loss/k1": 1.0}
+    sent = upload(vector(1, 0), vector(2, 0), evidence=losses, memo=memo)
+    then, now = calibrated(0.8, 1.0, [1.0]), calibrated(0.8, 1.0, [1.0])
+    now = replace(now, clusters={k: Cluster(vector(*p)) for k, p in {"k0": (0, 3), "k1": (4, 3)}.items()})
+    found = [Confluence().fold(state, [sent]) for state in (then, now)]
+    assert found[0].mixtures["c0"] == pytest.approx(found[1].mixtures["c0"])
+    np.testing.assert_allclose(found[0].memory["sizes"], found[1].memory["sizes"])
+
+
+def test_a_way_to_a_cluster_is_seen_from_the_trunk() -> None:
+    """From (2, 1) back to (2, 0), at right angles to the line of the clusters, whatever the base was."""
+    models = {"k0": vector(0, 0), "k1": vector(4, 0)}
+    flat = {"k0": 1.0, "k1": 1.0}
+    new, base = vector(2, 0), vector(2, 1)
+    by_base = features_of(layout(2), new, base, models, flat, flat)
+    by_trunk = features_of(layout(2), new, vector(3, 0), models, flat, flat, vector(2, 0))
+    assert by_base[:, 3] == pytest.approx([0, 0])  # both are as far to the side
+    assert by_trunk[:, 3] == pytest.approx([1, -1])  # straight towards k0
+
+
+def test_a_stale_upload_shows_nothing_of_how_real_trainings_go() -> None:
+    losses = {"loss/k0": 1.0, "loss/k1": 2.0}
+    known = calibrated(0.8, 0.5, [1.0, 1.0])
+    prompt = replace(known, version=500, memory={**known.memory, "late": np.ones(101)})
+    step = Confluence().fold(prompt, [upload(vector(1, 0), vector(2, 0), late=400, version=500, evidence=losses)])
+    assert step.notes["stale"] == 1
+    assert "sizes" not in step.memory
+
+
 def test_a_proxy_set_that_cannot_be_divided_is_refused() -> None:
     start, proxies = digits_like(2, 20)
     with pytest.raises(SettingError, match="The proxy set of k0 cannot be divided"):
@@ -389,6 +464,18 @@ def test_a_calibration_is_in_force_some_folds_after_it_began() -> None:
         seen.append((memory["calibrated"]["version"], memory["begun"] and memory["begun"]["version"]))
     # due after three folds, begun with the clusters of version 3, in force from the fold of version 5 on
     assert seen == [(0, None), (0, None), (0, None), (0, 3), (0, 3), (3, None), (3, 6), (3, 6), (6, None)]
+
+
+@pytest.mark.parametrize("matched", [True, False])
+def test_a_calibration_begins_with_how_many_samples_clients_usually_have(matched: bool) -> None:
+    federation = ToyFederation(replace(OFTEN, matched=matched), 4)
+    federation.join_all()
+    for _ in range(4):
+        federation.step()
+    state = federation.coordinator.state
+    claimed = sorted(member.samples for member in state.members.values())
+    assert state.memory["begun"].get("samples") == (round((claimed[1] + claimed[2]) / 2) if matched else None)
+    assert ("usual" in state.memory["calibrated"]) == ("sizes" in state.memory) == matched
 
 
 def test_settings_that_cannot_be_are_refused() -> None:

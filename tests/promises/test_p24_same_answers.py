@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
-from fixtures.stores import HERE, STORED, canary, end, goes_on, opened, replies, state_digest
+from fixtures.stores import HERE, STORED, canary, end, goes_on, opened, replies, state_digest, upload
 from promises.federation import draws, federation, trained
 from promises.test_p04_same_after_restart import ALGORITHMS
 
@@ -37,6 +37,20 @@ def test_a_store_of_an_earlier_format_gives_the_same_replies(tmp_path, promise, 
     end(service)
     if canary() == expected["canary"]:  # last bits of training depend on the processor
         assert goes_on(folder, name) == expected[name]["later"]
+
+
+def test_an_earlier_store_of_confluence_goes_on_with_calibrations_of_today(tmp_path) -> None:
+    folder = Path(shutil.copytree(HERE / "format-2" / "confluence", tmp_path / "store"))
+    service = opened(folder, "confluence")
+    assert "usual" not in service.coordinator.state.memory["calibrated"]  # estimates go on by its rules until then
+    upload(service, 3)
+    memory = service.coordinator.state.memory
+    assert "usual" in memory["calibrated"] and len(memory["sizes"]) >= 1
+    replied = replies(service)
+    end(service)
+    again = opened(folder, "confluence")
+    assert replies(again) == replied
+    end(again)
 
 
 def test_there_is_a_fixture_of_every_format() -> None:

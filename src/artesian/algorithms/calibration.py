@@ -4,7 +4,7 @@ The server draws random mixtures of its proxy samples, trains a copy of the clus
 has uploads whose mixture it knows. A softmax of one linear score, the same for all clusters, is fitted to them:
 
     score_k = c . f_k, features of the upload v, which began at u, for cluster k with model w_k and proxy set D_k:
-    log F(v; D_k);  log F(u; D_k) - log F(v; D_k);  log ||v - w_k||;  the cosine of v - u and w_k - u
+    log F(v; D_k);  log F(u; D_k) - log F(v; D_k);  log ||v - w_k||;  the cosine of v - u and w_k - T, T the trunk
 
 each less its mean over the clusters. Pretend clients train on one half of a proxy set; all is measured on the other.
 The idea is known as an attack: shadow models that learn to tell label shares from an upload.
@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from math import log
 from typing import Any, TypeVar, cast
@@ -29,6 +29,7 @@ from artesian.errors import SettingError
 from artesian.params import Layout, Params, combine, cosine, distance, minus
 
 FEATURES = 4
+COSINE = 3  # the place of the cosine among them
 SAMPLE = 250  # samples of a proxy set that anything is measured on, at most
 PRETEND_SAMPLES = 500  # of a pretend client, at most
 RIDGE = 1e-2  # on coefficients of features that are scaled to a root mean square of 1
@@ -110,30 +111,49 @@ def _kept(make: Callable[..., V], *proxies: Learner) -> V:
     if known is not None and all(seen() is proxy for seen, proxy in zip(known[0], proxies, strict=True)):
         return cast(V, known[1])
     found = make(*proxies)
+    forget = partial(_forgotten, _made, key)
     with suppress(TypeError):  # a user's own learner may allow no weak reference
-        _made[key] = tuple(weakref.ref(proxy, lambda _: _made.pop(key, None)) for proxy in proxies), found
+        _made[key] = tuple(weakref.ref(proxy, forget) for proxy in proxies), found
     return found
+
+
+def _forgotten(made: dict[Any, Any], key: object, _: object) -> None:
+    made.pop(key, None)
 
 
 _made: dict[tuple[Any, ...], tuple[tuple[weakref.ref[Learner], ...], Any]] = {}  # by proxy sets, while all of them live
 
 
 def features_of(
-    layout: Layout, new: Params, base: Params, models: Mapping[ClusterId, Params], after: Losses, before: Losses
+    layout: Layout,
+    new: Params,
+    base: Params,
+    models: Mapping[ClusterId, Params],
+    after: Losses,
+    before: Losses,
+    origin: Params | None = None,
 ) -> np.ndarray:
-    """Rows of features, one for each cluster, less their mean: of an upload that began at `base`."""
+    """Rows of features, one for each cluster, less their mean: of an upload that began at `base`.
+
+    The way to a cluster is seen from an origin: the trunk, or else the base.
+    """
     change = minus(layout, new, base)
     rows = [
         (
             log(after[k] + SMALL),
             log(before[k] + SMALL) - log(after[k] + SMALL),
             log(distance(layout, new, params) + SMALL),
-            cosine(layout, change, minus(layout, params, base)),
+            cosine(layout, change, minus(layout, params, base if origin is None else origin)),
         )
         for k, params in models.items()
     ]
     found = np.array(rows)
     return found - found.mean(axis=0)
+
+
+def usual_sizes(features: np.ndarray) -> np.ndarray:
+    """How large each feature usually is: the median over uploads of its root mean square over clusters."""
+    return np.asarray(np.median(np.sqrt(np.mean(np.square(features), axis=1)), axis=0))
 
 
 def shares_of(coefficients: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -177,34 +197,49 @@ def divergence_of(known: Pretended, coefficients: np.ndarray) -> float:
     return float(np.mean(np.sum(known.shares * np.log(true / np.maximum(guessed, SMALL)), axis=1)))
 
 
-def pretend(state: State, proxies: Proxies, plan: Plan, count: int, rho: float = 0.0) -> Pretended:
-    """So many uploads of pretend clients, who begin at blends of the clusters of this state."""
-    found = [
-        _pretend(state, proxies, plan, generator(state.seed, "pretend", state.version, i), rho) for i in range(count)
-    ]
+def pretend(
+    state: State,
+    proxies: Proxies,
+    plan: Plan,
+    count: int,
+    rho: float = 0.0,
+    samples: int = 0,
+    origin: Params | None = None,
+) -> Pretended:
+    """So many uploads of pretend clients, who begin at blends of the clusters of this state, with so many samples."""
+    found = []
+    for i in range(count):
+        rng = generator(state.seed, "pretend", state.version, i)
+        shares, learner = _drawn(rng, proxies, samples)
+        found.append((_trained(state, proxies, plan, rng, rho, learner, origin), shares))
     return Pretended(np.array([features for features, _ in found]), np.array([shares for _, shares in found]))
 
 
-def _pretend(
-    state: State, proxies: Proxies, plan: Plan, rng: np.random.Generator, rho: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """The features of one pretend client, and its true shares."""
+def _trained(
+    state: State,
+    proxies: Proxies,
+    plan: Plan,
+    rng: np.random.Generator,
+    rho: float,
+    learner: Learner,
+    origin: Params | None,
+) -> np.ndarray:
+    """The features of one pretend client."""
     layout, models = state.layout, {k: cluster.params for k, cluster in state.clusters.items()}
-    drawn, learner = _drawn(rng, proxies)
     blend = rng.dirichlet(np.ones(len(models))) if rng.random() < 0.5 else np.full(len(models), 1 / len(models))
     base = combine(layout, list(models.values()), blend.tolist())
     pulls = ((rho, base),) if rho else ()
     new = learner.train(base, seed=derive(int(rng.integers(1 << 62)), "pretend"), plan=plan, pulls=pulls)
     after, before = (mean_losses(params, proxies) for params in (new, base))
-    return features_of(layout, new, base, models, after, before), drawn
+    return features_of(layout, new, base, models, after, before, origin)
 
 
-def _drawn(rng: np.random.Generator, proxies: Proxies) -> tuple[np.ndarray, Learner]:
-    """Random shares, and a learner over proxy samples in these shares."""
+def _drawn(rng: np.random.Generator, proxies: Proxies, samples: int) -> tuple[np.ndarray, Learner]:
+    """Random shares, and a learner over proxy samples in these shares: so many, and at least half a proxy set."""
     shares = rng.dirichlet(np.full(len(proxies), rng.choice([0.3, 1.0])))
     divided = {k: divisible(k, proxy) for k, proxy in proxies.items()}
     rows = {k: halves(proxy.samples)[0] for k, proxy in proxies.items()}
-    size = min(PRETEND_SAMPLES, max(map(len, rows.values())))
+    size = min(PRETEND_SAMPLES, max(samples, *map(len, rows.values())))
     counts = rng.multinomial(size, shares)
     parts: list[Any] = [
         divided[k].part(rng.choice(own, count, replace=count > len(own)))

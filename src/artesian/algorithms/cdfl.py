@@ -26,7 +26,7 @@ import numpy as np
 from artesian.algorithms import staleness
 from artesian.algorithms.calibration import losses_on, mean_losses
 from artesian.algorithms.estimation import TINY, estimate, truth_in
-from artesian.algorithms.estimators import Estimates
+from artesian.algorithms.estimators import Estimated, Estimates
 from artesian.algorithms.settings import KnowsLength, only
 from artesian.core import (
     Buffers,
@@ -55,7 +55,7 @@ UNIT = 16  # batches of a 2,000-image proxy set: the unit numeric bars are given
 
 @dataclass(frozen=True)
 class CDFL(Estimates, KnowsLength):
-    """Estimate on the server, answer with one blended model."""
+    """Estimated on the server, answer with one blended model."""
 
     name: ClassVar[str] = "cdfl"
     stands_for: ClassVar[bool] = True
@@ -106,6 +106,9 @@ class CDFL(Estimates, KnowsLength):
 
     def pull(self, state: State) -> float:
         return self.rho
+
+    def given_now(self, state: State, m: Measured) -> Params:
+        return self._blend(state, m.receipt.mixture)
 
     def describe(self) -> dict[str, Any]:
         """By the paper's rule, without the settings of other estimators: as before there were any."""
@@ -166,7 +169,8 @@ class CDFL(Estimates, KnowsLength):
         if epoch - synced_at > (self.tau0 or state.present):
             return Step(memory=self.due(state), notes={"stale": 1, "staleness": epoch - synced_at})
         metrics = self._metrics(state, m) if self._weighs else np.zeros((3, len(state.clusters)))
-        shares, told = self._estimate(state, m, metrics)
+        found = self._estimate(state, m, metrics)
+        shares = found.shares
         since = [self._staleness(cluster, epoch, synced_at) for cluster in state.clusters.values()]
         ratios = update_ratios(shares, since, self.beta0, self._bar(shares), self.a, self.b)
         kept = np.where(self._filtered(state, metrics, epoch), 0.0, ratios)
@@ -178,12 +182,12 @@ class CDFL(Estimates, KnowsLength):
         notes = {
             "stale": 0,
             "staleness": epoch - synced_at,
-            **told,
+            **found.notes,
             "filtered": int(((ratios > 0) & (kept == 0)).sum()),
             "largest_ratio": float(kept.max()),
         }
         mixture = dict(zip(state.clusters, shares.tolist(), strict=True))
-        memory: dict[str, Tree] = {**self._recorded(state, metrics), **self.due(state)}
+        memory: dict[str, Tree] = {**self._recorded(state, metrics), **found.memory, **self.due(state)}
         return Step(changed, {m.upload.client: mixture}, memory, notes)
 
     def pace(self) -> Stream:
@@ -231,16 +235,16 @@ class CDFL(Estimates, KnowsLength):
         far = [distance(state.layout, m.upload.params, c.params) for c in state.clusters.values()]
         return np.array([losses, np.abs(own - losses), far])
 
-    def _estimate(self, state: State, m: Measured, metrics: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
-        """alpha-hat, and what is worth a note."""
+    def _estimate(self, state: State, m: Measured, metrics: np.ndarray) -> Estimated:
+        """alpha-hat."""
         if self.estimator == "paper":
             return self._by_paper(state, m, metrics)
         told = self.shares_told(state, m)
         if told is not None:
-            return told, {}
-        return self.calibrated_shares(state, m, {k: m.evidence[f"mean/{k}"] for k in state.clusters})
+            return Estimated(told)
+        return self.calibrated(state, m, {k: m.evidence[f"mean/{k}"] for k in state.clusters})
 
-    def _by_paper(self, state: State, m: Measured, metrics: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
+    def _by_paper(self, state: State, m: Measured, metrics: np.ndarray) -> Estimated:
         count = len(state.clusters)
         unit = np.array([m.evidence[f"unit/{k}"] for k in state.clusters])
         default: Bar = "min" if count >= 3 else 0.0
@@ -248,7 +252,7 @@ class CDFL(Estimates, KnowsLength):
         units = (unit, unit, np.ones(count))
         scaled = [bar if bar == "min" else float(bar or 0) * u for bar, u in zip(bars, units, strict=True)]
         _, shares, clamped = estimate(metrics, scaled, self.c1, self.c2, self.amplifiers(count), self.clamp)
-        return shares, {"bar_clamped": clamped}
+        return Estimated(shares, {"bar_clamped": clamped})
 
     def _bar(self, shares: np.ndarray) -> float:
         return 1 / len(shares) - TINY if self.update_bar == "ave" else self.update_bar - TINY

@@ -26,7 +26,7 @@ import numpy as np
 
 from artesian.algorithms.calibration import mean_loss, mean_losses
 from artesian.algorithms.estimation import estimate, truth_in
-from artesian.algorithms.estimators import Estimates, Estimator, base_of, mixture_of, shares_in
+from artesian.algorithms.estimators import Estimated, Estimates, Estimator, base_of, mixture_of, shares_in
 from artesian.algorithms.finding import (
     MOST,
     SMALLEST,
@@ -109,8 +109,11 @@ class Confluence(Estimates):
         self.check_estimator()
 
     def describe(self) -> dict[str, Any]:
-        """Without the newest setting where nobody changed it: so digests are those from before there was one."""
-        left_out = {"fade_bounded"} if self.fade_bounded else set()
+        """Without newer settings that change nothing: so digests are those from before there were any."""
+        calibrates = self.estimator == "calibrated" and self.clusters != "found"
+        left_out = {
+            name for name, same in {"fade_bounded": self.fade_bounded, "matched": not calibrates}.items() if same
+        }
         return {name: value for name, value in super().describe().items() if name not in left_out}
 
     @property
@@ -141,6 +144,9 @@ class Confluence(Estimates):
             return self.rho
         known = state.memory["moves"]
         return min(FIRMEST, (FIRMNESS * median(known.tolist())) ** 2) if len(known) else FIRST_PULL
+
+    def given_now(self, state: State, m: Measured) -> Params:
+        return _blend(state, _drawn(state, m))
 
     # the reply
 
@@ -206,10 +212,11 @@ class Confluence(Estimates):
         late = state.version - m.receipt.base
         usual, remembered = _usual(state, late)
         stale = late > STALE * usual
-        shares, notes = self._estimate(state, m, stale)
+        found = self._estimate(state, m, stale)
+        shares = found.shares
         mixtures = {m.upload.client: dict(zip(state.clusters, shares.tolist(), strict=True))}
-        memory: dict[str, Tree] = {"late": remembered, **self.due(state)}
-        notes |= {"staleness": late, "stale": float(stale)}
+        memory: dict[str, Tree] = {"late": remembered, **found.memory, **self.due(state)}
+        notes = {**found.notes, "staleness": late, "stale": float(stale)}
         if stale:
             return Step({}, mixtures, memory, notes)
         parts = self.sharing + (1 - self.sharing) * len(shares) * shares
@@ -240,7 +247,7 @@ class Confluence(Estimates):
 
     def _done(self, state: State, m: Measured, base: Params, change: Params) -> float:
         """How much of a change others have made since: what the client's blend moved along it, over its length."""
-        now, size = _blend(state, _drawn(state, m)), dot(state.layout, change, change)
+        now, size = self.given_now(state, m), dot(state.layout, change, change)
         return max(0.0, dot(state.layout, change, minus(state.layout, now, base)) / size) if size else 0.0
 
     def _regrouped(self, state: State, m: Measured, step: Step) -> Step:
@@ -263,19 +270,19 @@ class Confluence(Estimates):
             return step
         return _divided(state, step, known.clients, grouped(seen.places, seen.count + 1))
 
-    def _estimate(self, state: State, m: Measured, stale: bool) -> tuple[np.ndarray, dict[str, float]]:
-        """alpha-hat, and what is worth a note."""
+    def _estimate(self, state: State, m: Measured, stale: bool) -> Estimated:
+        """alpha-hat."""
         told = self.shares_told(state, m)
         if told is not None:
-            return told, {}
+            return Estimated(told)
         if "sketches" in state.memory:
             known = Sketches.of(state.memory["sketches"])
             rows = np.array([_shares(state, client) for client in known.clients]).reshape(-1, len(state.clusters))
-            return shares_near(sketch(state.layout, _position(state, m)), known, rows), {}
+            return Estimated(shares_near(sketch(state.layout, _position(state, m)), known, rows))
         losses = {k: m.evidence[f"loss/{k}"] for k in state.clusters}
         if self.estimator == "calibrated":
-            return self.calibrated_shares(state, m, losses, stale)
-        return _by_paper(state, m), {}
+            return self.calibrated(state, m, losses, stale)
+        return Estimated(_by_paper(state, m))
 
 
 def weights(mixture: Mapping[ClusterId, float], reach: float) -> dict[ClusterId, float]:

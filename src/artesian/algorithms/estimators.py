@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import Literal, get_args
 
 import numpy as np
 
 from artesian.algorithms.calibration import (
+    COSINE,
+    FEATURES,
+    SMALL,
     Pretended,
     alike,
     divergence_of,
@@ -18,10 +22,12 @@ from artesian.algorithms.calibration import (
     mean_losses,
     pretend,
     shares_of,
+    usual_sizes,
 )
 from artesian.algorithms.estimation import normalised, told_shares
 from artesian.algorithms.gates import fitted as gate_of
 from artesian.core import (
+    BEFORE,
     OWN,
     Algorithm,
     ClientId,
@@ -40,6 +46,7 @@ from artesian.params import Layout, Params, average, combine
 
 Estimator = Literal["calibrated", "paper", "gate", "client", "oracle"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
+REMEMBERED = 101  # uploads by which the usual size of features is known, the newest
 Losses = Mapping[ClusterId, float]
 
 
@@ -50,6 +57,15 @@ class Calibration:
     version: int  # of the clusters it began with
     divergence: float  # of its estimates from the shares of pretend clients
     alike: tuple[tuple[ClusterId, ClusterId], ...]  # pairs of clusters that it cannot tell apart
+
+
+@dataclass(frozen=True)
+class Estimated:
+    """The estimated mixture of an upload as shares of the clusters there are."""
+
+    shares: np.ndarray
+    notes: Mapping[str, float] = field(default_factory=dict)
+    memory: Mapping[str, Tree] = field(default_factory=dict)  # what the state remembers of it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +83,15 @@ class Estimates(Algorithm):
     pretend_window: int = 60  # of how many, the newest, a calibration is made
     calibrate_every: int = 100  # folds from one calibration to the next
     calibrate_lag: int = 20  # folds after which a calibration that has begun is in force
+    matched: bool = field(default=True, metadata={BEFORE: False})  # are pretend and real uploads made alike?
 
     @abstractmethod
     def pull(self, state: State) -> float:
         """How strongly a client's training is held to the model it was given, from now on."""
+
+    @abstractmethod
+    def given_now(self, state: State, m: Measured) -> Params:
+        """The blend that a client was given, made of the clusters as they are now."""
 
     def check_estimator(self) -> None:
         """Refuse numbers that cannot be."""
@@ -113,19 +134,24 @@ class Estimates(Algorithm):
             return shares_in(m.upload.mixture or state.members[m.upload.client].mixture or {}, state)
         return told_shares(m.evidence, state.clusters) if self.estimator == "oracle" else None
 
-    def calibrated_shares(
-        self, state: State, m: Measured, losses: Losses, stale: bool = False
-    ) -> tuple[np.ndarray, dict[str, float]]:
-        """The estimate of an upload with these losses, and notes on it; of a stale one it is made from losses alone."""
+    def calibrated(self, state: State, m: Measured, losses: Losses, stale: bool = False) -> Estimated:
+        """The estimate of an upload with these losses; of a stale one it is made from losses alone."""
         names, known = list(state.clusters), state.memory["calibrated"]
         models = {k: state.clusters[k].params for k in names}
         before = {**known["trunk"], **losses_in(m.receipt.memo)}
-        features = features_of(state.layout, m.upload.params, base_of(state.layout, m), models, losses, before)
+        new, base, origin = m.upload.params, base_of(state.layout, m), None
+        if matched := "usual" in known:  # what others have moved meanwhile says nothing of this client
+            now, origin = self.given_now(state, m), average(state.layout, list(models.values()))
+            new, base = combine(state.layout, [new, base, now], [1.0, -1.0, 1.0]), now
+        features = features_of(state.layout, new, base, models, losses, before, origin)
+        sizes = np.concatenate([state.memory.get("sizes", np.zeros((0, FEATURES))), usual_sizes(features[None])[None]])
+        coefficients = np.asarray(known["coefficients"]) * (_held(known["usual"], sizes) if matched else 1.0)
         if stale:
             features[:, 2:] = 0.0  # the clusters have moved too far for distances and directions
-        shares = shares_of(np.asarray(known["coefficients"]), features)
+        shares = shares_of(coefficients, features)
         notes = {"alike": len(known["alike"]), "calibration": known["divergence"]}
-        return _evened(shares, names, known["alike"]), notes
+        memory = {"sizes": sizes[-REMEMBERED:]} if matched and not stale else {}
+        return Estimated(_evened(shares, names, known["alike"]), notes, memory)
 
     def calibration(self, memory: Mapping[str, Tree]) -> Calibration | None:
         """The calibration that a state's memory holds, or that a study found."""
@@ -141,7 +167,10 @@ class Estimates(Algorithm):
         if self.estimator != "calibrated" or known is None or state.memory["begun"] is not None:
             return {}
         waited = state.version - int(known["version"])
-        return {"begun": _begun(state.version, state.clusters)} if waited >= self.calibrate_every else {}
+        if waited < self.calibrate_every:
+            return {}
+        begun = _begun(state.version, state.clusters)
+        return {"begun": {**begun, "samples": _usual_samples(state)} if self.matched else begun}
 
     def study(self, state: State) -> Study | None:
         """The calibration that has begun; where there is none at all, or no gate, one that the next fold needs."""
@@ -162,18 +191,23 @@ class Estimates(Algorithm):
         own = {k: proxies[k] for k in names}
         if self.estimator == "gate":
             return {"gate": gate_of(own).text, "begun": None}
-        known = pretend(state, own, plan, self.first_pretend if before is None else self.pretend, self.pull(state))
+        if before is not None and ("usual" in before) != self.matched:
+            before = None  # made in another way
+        trunk = average(state.layout, [cluster.params for cluster in state.clusters.values()])
+        count, origin = self.first_pretend if before is None else self.pretend, trunk if self.matched else None
+        known = new = pretend(state, own, plan, count, self.pull(state), _samples_begun(state), origin)
         if before is not None:
-            known = Pretended(before["features"], before["shares"]).then(known).newest(self.pretend_window)
+            known = Pretended(before["features"], before["shares"]).then(new).newest(self.pretend_window)
         coefficients = fitted(known)
         found = {
             "version": state.version,
             "coefficients": coefficients,
             "alike": [list(pair) for pair in alike(known, coefficients, names)],
             "divergence": divergence_of(known, coefficients),
-            "trunk": mean_losses(average(state.layout, [c.params for c in state.clusters.values()]), own),
+            "trunk": mean_losses(trunk, own),
             "features": known.features,
             "shares": known.shares,
+            **({"usual": usual_sizes(new.features)} if self.matched else {}),
         }
         return {"calibrated": found, "begun": None}
 
@@ -207,6 +241,24 @@ def base_of(layout: Layout, m: Measured) -> Params:
 
 def _begun(version: int, clusters: Mapping[ClusterId, Cluster]) -> dict[str, Tree]:
     return {"version": version, "clusters": {k: cluster.params for k, cluster in clusters.items()}}
+
+
+def _usual_samples(state: State) -> int:
+    """How many samples clients usually say they have."""
+    return round(median(member.samples for member in state.members.values()))
+
+
+def _samples_begun(state: State) -> int:
+    """The same as it was when the calibration began; 0 where nobody asked."""
+    return int((state.memory.get("begun") or {}).get("samples", 0))
+
+
+def _held(usual: Sequence[float], sizes: np.ndarray) -> np.ndarray:
+    """By how much each feature counts less: the cosine, where real trainings go straighter than pretend ones."""
+    held, real = np.ones(FEATURES), float(np.median(sizes[:, COSINE]))
+    if SMALL < usual[COSINE] < real:  # clusters that are all the same have no directions
+        held[COSINE] = usual[COSINE] / real
+    return held
 
 
 def _evened(shares: np.ndarray, names: Sequence[ClusterId], pairs: Sequence[Sequence[ClusterId]]) -> np.ndarray:
