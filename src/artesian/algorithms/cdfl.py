@@ -55,7 +55,7 @@ UNIT = 16  # batches of a 2,000-image proxy set: the unit numeric bars are given
 
 @dataclass(frozen=True)
 class CDFL(Estimates, KnowsLength):
-    """Estimated on the server, answer with one blended model."""
+    """Estimate on the server, answer with one blended model."""
 
     name: ClassVar[str] = "cdfl"
     stands_for: ClassVar[bool] = True

@@ -111,9 +111,8 @@ class Confluence(Estimates):
     def describe(self) -> dict[str, Any]:
         """Without newer settings that change nothing: so digests are those from before there were any."""
         calibrates = self.estimator == "calibrated" and self.clusters != "found"
-        left_out = {
-            name for name, same in {"fade_bounded": self.fade_bounded, "matched": not calibrates}.items() if same
-        }
+        left_out = {"fade_bounded"} if self.fade_bounded else set()
+        left_out |= set() if calibrates else {"matched"}
         return {name: value for name, value in super().describe().items() if name not in left_out}
 
     @property
