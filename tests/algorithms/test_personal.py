@@ -283,6 +283,7 @@ def test_no_number_of_a_head_ever_leaves() -> None:
 ALL = [SCAFFOLD(clients_per_round=2), Ditto(clients_per_round=2), FedRep(clients_per_round=2)]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("algorithm", ALL, ids=lambda a: a.name)
 def test_they_run_over_http_and_over_workers_to_the_same_bits(algorithm) -> None:
     experiment = Experiment(ToyWorld(4), ToyModel(), algorithm, uploads=10).planned()

@@ -227,6 +227,7 @@ OWN_OPTIMISERS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", OWN_OPTIMISERS)
 def test_an_optimiser_of_the_clients_own_goes_on_too(name: str) -> None:
     learner = LINE.learner(np.array([[2.0]], np.float32), np.array([6.0], np.float32))
@@ -237,6 +238,7 @@ def test_an_optimiser_of_the_clients_own_goes_on_too(name: str) -> None:
     assert twice.tobytes() == learner.train(vector(1), seed=0, plan=Plan(epochs=2)).tobytes()
 
 
+@pytest.mark.heavy
 def test_a_state_that_does_not_fit_is_not_used() -> None:
     learner = NOISY.learner(*points())
     learner.optimizer = OWN_OPTIMISERS["adamw"]
@@ -257,6 +259,7 @@ class Hoarder(torch.optim.SGD):
         self.state[self.param_groups[0]["params"][0]]["seen"] = []
 
 
+@pytest.mark.heavy
 def test_a_state_that_is_not_made_of_arrays_and_numbers_cannot_be_kept() -> None:
     learner = NOISY.learner(*points())
     learner.optimizer = Hoarder

@@ -214,7 +214,7 @@ def stop_at(count: int):
     return stop
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.heavy)])
 def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> None:
     for count in (9, 26):
         with pytest.raises(Stopped):

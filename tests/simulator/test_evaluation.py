@@ -82,6 +82,7 @@ def test_discrepancy_by_hand() -> None:
     assert discrepancy(federation(None, a=(0, 0)), "c0", model(1, np.nan)) is None
 
 
+@pytest.mark.heavy
 def test_the_discrepancy_of_groups_is_what_they_note_themselves() -> None:
     experiment = toy(FedGroup(groups=2, clients_per_round=4, pretrain_scale=2), rounds=6)
     run = run_experiment(replace(experiment, world=HeldWorld(6)))
