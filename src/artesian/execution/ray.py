@@ -28,6 +28,7 @@ from artesian.execution.threads import ONE_THREAD
 from artesian.execution.worker import Perform, Setup
 
 START_WITHIN = 300.0  # seconds until a cluster has room for the workers
+STOP_WITHIN = 10.0  # seconds until jobs that nobody waits for have ended
 JOIN_WITHIN = 30.0  # seconds until a cluster has let this process in
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -44,7 +45,7 @@ class RayTasks:
     """
 
     def __init__(self, setup: Setup, workers: int, address: str | None = None) -> None:
-        self.workers, self._pending, self._closed = workers, set[Future[Any]](), False
+        self.workers, self._pending, self._closed = workers, dict[Future[Any], Any](), False
         with ExitStack() as end:
             self._ray = end.enter_context(cluster(workers, address))
             options = {
@@ -72,16 +73,22 @@ class RayTasks:
             raise stopped()
         ref = self._perform.remote(*self._setup, job)
         future: Future[Any] = Future()
-        self._pending.add(future)
-        future.add_done_callback(partial(self._forget, ref))
+        self._pending[future] = ref
+        future.add_done_callback(self._forget)
         ref.future().add_done_callback(partial(self._take, future))
         return future
 
     def close(self) -> None:
         self._closed = True
-        for future in list(self._pending):
+        pending = dict(self._pending)
+        for future in pending:
             with suppress(InvalidStateError):  # it has just ended
                 future.set_exception(stopped())
+        with suppress(Exception):  # the cluster is gone
+            for ref in pending.values():
+                self._ray.cancel(ref, force=True)
+            if pending:  # else Ray would tell of jobs that it lost, and of its way to retry them
+                self._ray.wait(list(pending.values()), num_returns=len(pending), timeout=STOP_WITHIN)
         self._end.close()
 
     def _take(self, future: Future[Any], done: Future[Any]) -> None:
@@ -92,8 +99,8 @@ class RayTasks:
             else:
                 future.set_exception(self._as_ours(error))
 
-    def _forget(self, ref: Any, future: Future[Any]) -> None:
-        self._pending.discard(future)
+    def _forget(self, future: Future[Any]) -> None:
+        ref = self._pending.pop(future, None)
         if future.cancelled():
             with suppress(Exception):  # it is over already, or the cluster is
                 self._ray.cancel(ref)
