@@ -18,6 +18,7 @@ from launching import SIMULATING, launcher
 from promises.federation import APP
 from rich.console import Console
 from server.test_replaying import crashed
+from tiers import some_thorough
 from typer.testing import CliRunner
 
 from artesian import cli
@@ -50,6 +51,7 @@ def fails(code: int, *arguments: str, cwd: Path | None = None) -> str:
     return " ".join(told.stderr.split())
 
 
+@pytest.mark.heavy
 def test_help_teaches_every_command() -> None:
     told = artesian("--help")
     assert told.returncode == 0
@@ -505,7 +507,7 @@ def test_an_existing_folder_a_mismatch_and_a_finished_run(tmp_path) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", some_thorough(["0", "2"], "2"))
 def test_ctrl_c_says_how_to_go_on(tmp_path, workers) -> None:
     out = tmp_path / "run"
     command = [
@@ -547,6 +549,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, workers) -> None:
     assert any((out / "snapshots").iterdir())
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_a_full_disk_is_the_machines_fault_and_loses_nothing(tmp_path) -> None:
     """A process that may write no more than 200 kB into any file stands for a disk that is full."""
@@ -586,6 +589,7 @@ def test_a_folder_that_cannot_be_written_is_the_machines_fault(tmp_path) -> None
     assert "file" in fails(1, "simulate", "digits-2", *QUICK, "--out", str(tmp_path / "file" / "run"))
 
 
+@pytest.mark.heavy
 def test_a_missing_extra_answers_with_its_pip_command(tmp_path) -> None:
     (tmp_path / "sklearn.py").write_text("raise ModuleNotFoundError('sklearn')\n")
     command = [sys.executable, "-m", "artesian.cli", "simulate", "digits-2", *QUICK]

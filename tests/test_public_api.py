@@ -55,6 +55,7 @@ def test_the_list_of_algorithms_is_the_table() -> None:
     assert [kind.__name__ for kind in ALGORITHMS.values()] == listed
 
 
+@pytest.mark.heavy
 def test_the_examples_in_docstrings_run() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn is not installed")
     ran = doctest.testmod(experiments)

@@ -242,6 +242,7 @@ def test_ctrl_c_at_a_terminal_takes_everything_away(temporary) -> None:
     assert b"Traceback" not in seen
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_processes_end_with_a_demo_that_is_killed(temporary) -> None:
     with demo(temporary, *SMALL, stderr=subprocess.PIPE, text=True) as process:

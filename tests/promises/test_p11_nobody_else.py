@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -126,6 +127,7 @@ class Strangers(RuleBasedStateMachine):
         assert set(self.server.service.coordinator.state.members) == set(self.owner)
 
 
+@pytest.mark.heavy
 def test_no_sequence_lets_anybody_act_as_another(promise) -> None:
     run_state_machine_as_test(
         Strangers,

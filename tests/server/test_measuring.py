@@ -215,6 +215,7 @@ def test_a_worker_killed_while_it_measures_costs_nobody_anything(tmp_path) -> No
     assert (tmp_path / "log").read_text().count("A worker was lost") == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.heavy
 def test_idle_workers_that_are_killed_are_replaced(tmp_path) -> None:
     process = Process(tmp_path, *PROCESSES)

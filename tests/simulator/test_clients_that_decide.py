@@ -226,6 +226,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(whole, tmp_path, workers) -> Non
     assert bits(tmp_path / "run") == bits(whole)
 
 
+@pytest.mark.heavy
 def test_clients_that_leave_and_return_give_the_same_bits(tmp_path) -> None:
     fleet = Fleet("latency", 1, latency_max=2, leave_share=0.75, leave_by=6, return_after=2)
     experiment = toy(Watches("drift", THIRD), turns=40, fleet=fleet, snapshot_every=5)

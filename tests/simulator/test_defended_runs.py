@@ -32,6 +32,7 @@ def test_over_http_a_defended_run_has_the_same_bits(algorithm) -> None:
     assert direct.summary["notes"]["set_aside"] > 0
 
 
+@pytest.mark.heavy
 def test_resumed_a_defended_run_has_the_same_bits(tmp_path) -> None:
     def stop(progress) -> None:
         if progress.uploads == 45:

@@ -14,6 +14,7 @@ from artesian.testing import ToyModel, ToyWorld
 TOY = Experiment(ToyWorld(3), ToyModel(), CDFL(), uploads=4)
 
 
+@pytest.mark.heavy
 def test_workers_are_processes_unless_something_else_is_said() -> None:
     assert [Means().name, Means(2).name, Means(2, "ray").name] == ["inline", "processes", "ray"]
     run = simulate(TOY, workers=1, executor="processes")

@@ -64,6 +64,7 @@ def test_a_proxy_sample_as_large_as_the_sets_changes_nothing(whole, tmp_path) ->
     assert files(tmp_path / "run") == files(whole)
 
 
+@pytest.mark.heavy
 def test_uploads_are_measured_on_a_proxy_sample(whole, tmp_path) -> None:
     """Drawn once for a seed, in every process alike; clusters start from the whole sets."""
     experiment = load("digits-4", [*SMALL, "proxy_sample=20"])
@@ -509,6 +510,7 @@ def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
         assert main["moving"] == main["waiting"] == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [

@@ -154,7 +154,7 @@ def test_a_run_that_spills_finds_the_same_bits(tmp_path, algorithm, workers) -> 
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda algorithm: algorithm.name)
+@pytest.mark.parametrize("algorithm", some_thorough(ALGORITHMS, FLEXCFL), ids=lambda algorithm: algorithm.name)
 def test_a_run_that_spills_resumes_to_the_same_bits(tmp_path, algorithm) -> None:
     experiment = toy(algorithm, snapshot_every=7)
     run_experiment(experiment, out=tmp_path / "whole")
