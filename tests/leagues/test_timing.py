@@ -53,6 +53,8 @@ def test_an_estimate_says_what_it_does_not_know() -> None:
     assert (found.seconds, found.untimed, found.runs) == (6.0, (TWO,), 6)
     counts, unknown = "3 finished, 1 begun, 2 to begin", "1 of the methods in a world are not timed yet"
     assert str(found) == f"6 runs ({counts}): at least 6 s with 2 at once; {unknown}"
+    nothing = str(estimate({PlannedRun(ONE, 0): 10}, {}, jobs=1))
+    assert nothing == f"1 run (1 to begin): how long is not known yet; {unknown}"
     assert str(estimate({}, {}, jobs=2, finished=3)) == "3 runs (3 finished): nothing is left"
     timed = {ONE: Timing(1.0, 0.5), TWO: Timing(0.0, 60.0)}
     assert str(estimate(left, timed, jobs=1)) == "3 runs (3 to begin): about 10 min with 1 at once"

@@ -43,7 +43,7 @@ from artesian.storage.codec import FORMAT
 from artesian.storage.files import lock_file, storage, write_file
 
 TIMED = 3.0  # seconds of uploads after which a pair is timed well enough
-PATIENCE = 20.0  # seconds after which timing a pair is given up
+PATIENCE = 180.0  # seconds after which timing a pair is given up: a world of images takes a minute or two to begin
 TICK = 0.2  # seconds between two looks at the runs under way
 RECORD, LOCK = "league.json", ".lock"  # the settings of a league, and who works on it, in its folder
 LOG_LINES = 3

@@ -78,8 +78,10 @@ class Estimate:
         runs = f"{self.runs} run{'s' if self.runs > 1 else ''} ({told})"
         if not self.begun and not self.waiting:
             return f"{runs}: nothing is left"
-        least = "at least " if self.untimed else "about "
-        unknown = f"; {len(self.untimed)} of the methods in a world are not timed yet" if self.untimed else ""
+        untimed = f"{len(self.untimed)} of the methods in a world are not timed yet"
+        if self.untimed and not self.seconds:
+            return f"{runs}: how long is not known yet; {untimed}"
+        least, unknown = ("at least ", f"; {untimed}") if self.untimed else ("about ", "")
         return f"{runs}: {least}{duration(self.seconds)} with {self.jobs} at once{unknown}"
 
 
