@@ -85,9 +85,9 @@ class RayTasks:
             with suppress(InvalidStateError):  # it has just ended
                 future.set_exception(stopped())
         with suppress(Exception):  # the cluster is gone
-            for ref in pending.values():
+            for ref in pending.values():  # a job that ends with its cluster is one that Ray speaks of, and would retry
                 self._ray.cancel(ref, force=True)
-            if pending:  # else Ray would tell of jobs that it lost, and of its way to retry them
+            if pending:
                 self._ray.wait(list(pending.values()), num_returns=len(pending), timeout=STOP_WITHIN)
         self._end.close()
 
