@@ -246,4 +246,4 @@ def test_options_of_a_network_need_its_loader(home) -> None:
     client = Client(Transport("http://test", 5.0, transport=home.wire), home.token, home.folder / "c0", "c0")
     with pytest.raises(SettingError, match="options of a network without a loader"):
         client.draw_now(loss=lambda *_: 0)
-    assert client.draw_now(home.learner()).why == "9 samples are too few to hold back 10 of them"
+    assert client.draw_now(home.learner()).why == "9 samples are too few to hold back 5 of them"

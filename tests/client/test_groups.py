@@ -30,14 +30,14 @@ def cold_start(home: Home):
     for session in sessions:
         assert session.task(5, wait=0) is None or session is sessions[1]
     for session in sessions:
-        session.refresh(home.learner(session.client), wait=0)
+        session.refresh(home.learner(session.client), wait=0, accept="always")
     assert len(home.state.memory["directions"]) == 2
     return sessions
 
 
 def finish_round(home: Home, sessions, **data) -> None:
     for session in sessions:
-        session.refresh(data.get(session.client, home.learner(session.client)), wait=0)
+        session.refresh(data.get(session.client, home.learner(session.client)), wait=0, accept="always")
 
 
 def test_one_refresh_looks_for_the_group_and_trains(flex) -> None:
@@ -104,18 +104,18 @@ def test_killed_between_look_and_training_it_goes_on(flex, monkeypatch, place) -
 def test_a_client_whose_data_changed_moves_while_it_waits(tmp_path) -> None:
     home = Home(tmp_path, FLEX)
     sessions = cold_start(home)
-    sessions[0].refresh(home.learner("c0"), wait=0)  # trained: it waits for c1 to close the round
+    sessions[0].refresh(home.learner("c0"), wait=0, accept="always")  # trained: it waits for c1 to close the round
     mine, others = home.state.members["c0"].mixture, home.state.members["c1"].mixture
     assert mine != others
     moved = np.concatenate([WORLD.visit(0, "c1", 0).train.x] * 5)
     learner = MODEL.learner(moved, np.zeros(len(moved), np.int64))
     given = sessions[0].held()[0][1]
-    held = sessions[0].refresh(learner, wait=0, changed=True)
+    held = sessions[0].refresh(learner, wait=0, changed=True, accept="always")
     assert home.state.members["c0"].mixture == others
     assert home.state.rounds == 1
     assert np.array_equal(held[0][1], given)  # until it is given its new group's
-    sessions[1].refresh(home.learner("c1"), wait=0)
-    sessions[0].refresh(learner, wait=0)
+    sessions[1].refresh(home.learner("c1"), wait=0, accept="always")
+    sessions[0].refresh(learner, wait=0, accept="always")
     assert list(sessions[0].kept().models) == list(others)
     home.close()
 
@@ -130,7 +130,7 @@ def test_a_newcomer_draws_before_it_has_a_group(tmp_path) -> None:
     assert (task.recipe, set(task.models)) == ("match", {ORIGIN, "k0", "k1"})
     weight = home.state.memory["origin"][:3] + sum(way[:3] for way in home.state.memory["directions"].values()) / 2
     np.testing.assert_allclose(late.draw()[:3], weight, rtol=1e-5)
-    ((_, held),) = late.refresh(home.learner("c2"), wait=0)
+    ((_, held),) = late.refresh(home.learner("c2"), wait=0, accept="always")
     (group,) = home.state.members["c2"].mixture
     assert np.array_equal(held, home.state.clusters[group].params)
     assert late._notebook() == {}

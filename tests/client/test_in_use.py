@@ -81,13 +81,16 @@ def test_always_uses_what_was_drawn_and_trains_on_everything(home) -> None:
     assert home.state.members["c0"].samples == 175
 
 
-def test_a_client_with_few_samples_uses_what_was_drawn_and_says_so(home) -> None:
-    few = mine().part(np.arange(49))
-    refreshed = home.session().refresh(few)
-    assert (refreshed.won, refreshed.held_back) == ("drawn", 0)
-    assert refreshed.why == "49 samples are too few to hold back 10 of them"
-    assert np.array_equal(refreshed[0][1], BAD)
-    assert home.session().refresh(few, hold_back=0.5).held_back == 24
+def test_a_client_with_few_samples_uses_the_middle_and_says_so(home) -> None:
+    """It cannot judge, so it goes neither all the way to what it drew nor stays with what so few samples gave."""
+    few, session = mine().part(np.arange(24)), home.session()
+    refreshed = session.refresh(few)
+    assert (refreshed.won, refreshed.held_back, refreshed.scores) == ("midpoint", 0, {})
+    assert refreshed.why == "24 samples are too few to hold back 5 of them"
+    twice = 2 * refreshed[0][1] - BAD  # what was trained, if the other half of it is what was drawn
+    assert few.score(((1.0, twice),)) > few.score(((1.0, BAD),))
+    assert np.array_equal(session.held()[0][1], refreshed[0][1])
+    assert session.refresh(few, hold_back=0.5).held_back == 12
 
 
 def test_the_next_training_starts_at_the_tasks_model_and_what_was_used_is_a_candidate(home) -> None:
@@ -363,6 +366,6 @@ def test_the_commands_figures_are_on_held_back_data(home) -> None:
     (always,) = refreshes(session, mine, accept="always")
     assert (always["samples"], always["held_back"], always["won"]) == (175, 0, "drawn")
     assert always["after"] == mine().score(((1.0, BAD),))
-    (few,) = refreshes(session, lambda: mine().part(np.arange(30)))
-    assert (few["samples"], few["held_back"]) == (30, 0)
-    assert few["why"] == "30 samples are too few to hold back 10 of them"
+    (few,) = refreshes(session, lambda: mine().part(np.arange(20)))
+    assert (few["samples"], few["held_back"], few["won"]) == (20, 0, "midpoint")
+    assert few["why"] == "20 samples are too few to hold back 5 of them"

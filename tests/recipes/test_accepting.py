@@ -63,10 +63,10 @@ def test_the_rest_is_trained_on() -> None:
 
 
 def test_too_few_samples_are_all_trained_on() -> None:
-    data = learner(49)
+    data = learner(24)
     split = divided(data, 0.2, "ann")
     assert split.train is data and not split.rows.size
-    assert split.why == "49 samples are too few to hold back 10 of them"
+    assert split.why == "24 samples are too few to hold back 5 of them"
 
 
 def test_a_learner_that_cannot_be_divided_holds_nothing_back() -> None:
@@ -247,12 +247,15 @@ def test_a_model_whose_classes_cannot_be_told_apart_never_wins() -> None:
     assert (choice.won, choice.scores) == ("trained", {"drawn": 1.0, "trained": 0.0})
 
 
-def test_without_samples_held_back_what_was_drawn_is_used() -> None:
+def test_without_samples_held_back_the_middle_is_used_or_what_was_drawn() -> None:
     split = undivided(learner(3), "They are too few")
     choice = choose({"drawn": model(9), "trained": model(4)}, split)
     assert (choice.won, choice.scores, choice.held_back, choice.why) == ("drawn", {}, 0, "They are too few")
     assert choice.gain == {}
     assert choose({"drawn": model(9), "tuned": model(8)}, split).won == "tuned"
+    three = candidates(LINE.layout, drawn=model(9), trained=model(4))
+    assert choose(three, split).won == "midpoint"
+    assert choose(three, undivided(learner(3), "Always", "drawn")).won == "drawn"
 
 
 def test_an_ensemble_is_stored_and_read_again() -> None:

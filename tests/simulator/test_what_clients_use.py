@@ -107,7 +107,7 @@ def test_clients_train_on_what_they_do_not_hold_back() -> None:
     data = place.world.visit(0, "c0", 0).train
     assert place.trains_on("c0", data) == 40
     assert replace(place, hold_back=None).trains_on("c0", data) == 50
-    assert replace(place, world=Lines(samples=49)).trains_on("c0", at(4, 49)) == 49
+    assert replace(place, world=Lines(samples=24)).trains_on("c0", at(4, 24)) == 24
 
 
 def lines(**settings) -> Experiment:

@@ -134,7 +134,7 @@ def split_for(learner: Learner, accept: Accept, hold_back: float, client: Client
     if type(hold_back) not in (int, float) or not 0 < hold_back <= 0.5:
         raise SettingError(f"hold_back must be above 0 and at most 0.5, not {hold_back!r}")
     if accept == "always":
-        return undivided(learner, "What was drawn is always used: accept is always")
+        return undivided(learner, "What was drawn is always used: accept is always", "drawn")
     return divided(learner, hold_back, client)
 
 

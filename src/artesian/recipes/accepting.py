@@ -26,7 +26,7 @@ Candidate = Literal["drawn", "tuned", "midpoint", "trained", "previous"]
 MARGINS: Mapping[Candidate, float] = {"midpoint": 0.0, "drawn": 1.0, "tuned": 1.0, "trained": 0.5, "previous": 2.0}
 CANDIDATES: tuple[Candidate, ...] = tuple(MARGINS)
 SHARE = 0.2  # of the samples
-FEWEST = 10  # samples that can judge
+FEWEST = 5  # samples that can judge
 DRAWN = 64  # blocks whose held-back rows are drawn at once
 
 
@@ -54,6 +54,7 @@ class Split:
     train: Learner
     rows: np.ndarray  # those held back
     why: str = ""  # why none are
+    unjudged: Candidate = "midpoint"  # what is used then, where there is one; otherwise what was drawn
 
     def judge(self) -> Learner:
         """The samples held back, with whatever the learner keeps at home by now."""
@@ -98,9 +99,9 @@ def _places(block: int, client: ClientId, first: int) -> np.ndarray:
     return np.array([int(generator(seed, "held back", i).integers(block)) for i in numbers], np.int64)
 
 
-def undivided(learner: Learner, why: str) -> Split:
+def undivided(learner: Learner, why: str, unjudged: Candidate = "midpoint") -> Split:
     """All data are trained on, for this reason."""
-    return Split(learner, learner, np.zeros(0, np.int64), why)
+    return Split(learner, learner, np.zeros(0, np.int64), why, unjudged)
 
 
 def divided(learner: Learner, share: float, client: ClientId) -> Split:
@@ -131,11 +132,12 @@ def candidates(
 def choose(among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[Candidate, float] = MARGINS) -> Choice:
     """The middle of what was drawn and trained, where there is one, unless others are clearly better by their losses.
 
-    Few samples judge, so a better score alone is often luck. Without such samples it is what was drawn, tuned where
-    that was asked for.
+    Few samples judge, so a better score alone is often luck. Without such samples it is that middle too, or what was
+    drawn, tuned where that was asked for.
     """
     if not split.rows.size:
-        return Choice("tuned" if "tuned" in among else "drawn", why=split.why)
+        unjudged: tuple[Candidate, ...] = ("tuned", split.unjudged, "drawn")
+        return Choice(next(name for name in unjudged if name in among), why=split.why)
     judge = split.judge()
     tried = {name: _tried(judge, among[name]) for name in CANDIDATES if name in among}
     sound = {name: found for name, found in tried.items() if found.sound} or tried
