@@ -27,6 +27,8 @@ from artesian.algorithms.calibration import (
 )
 from artesian.algorithms.confluence import weights
 from artesian.algorithms.estimators import _evened
+from artesian.algorithms.gates import fitted as gate_of
+from artesian.algorithms.gates import tried
 from artesian.core import Cluster, Evidence, Measured, Member, Plan, Receipt, State, Upload
 from artesian.errors import SettingError
 from artesian.learners.arrays import LinearRegression, SoftmaxRegression
@@ -257,14 +259,27 @@ def test_shares_are_a_softmax_of_the_score() -> None:
     assert shares_of(np.array([1.0]), np.array([[np.log(2)], [0.0]])).tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
+def error_of(known: Pretended, coefficients: np.ndarray) -> float:
+    """The divergence of the estimates of pretend clients."""
+    return divergence_of(shares_of(coefficients, known.features), known.shares)
+
+
+def even_error(true: np.ndarray) -> float:
+    return divergence_of(np.full_like(true, 1 / true.shape[1]), true)
+
+
+def error_of_a_gate(proxies: Mapping[str, Any]) -> float:
+    return divergence_of(*tried(gate_of(proxies), proxies, 30, seed=5))
+
+
 def test_fitting_finds_the_coefficients_that_made_the_shares() -> None:
     rng = np.random.default_rng(0)
     features, true = rng.normal(size=(200, 4, 4)) * [1, 0.1, 10, 1], np.array([-1.0, 8.0, -0.1, 0.5])
     known = Pretended(features, np.array([shares_of(true, rows) for rows in features]))
     found = fitted(known)
-    assert divergence_of(known, found) < 0.005
+    assert error_of(known, found) < 0.005
     np.testing.assert_allclose(found, true, rtol=0.2)
-    assert alike(known, found, ["k0", "k1", "k2", "k3"]) == []
+    assert alike(shares_of(found, features), known.shares, ["k0", "k1", "k2", "k3"]) == []
 
 
 def test_clusters_that_cannot_be_told_apart_are_named_and_share_alike() -> None:
@@ -273,7 +288,7 @@ def test_clusters_that_cannot_be_told_apart_are_named_and_share_alike() -> None:
     features[:, 2, 0] = rng.normal(size=40)
     shares = np.array([shares_of(np.ones(1), rows) for rows in features])
     shares[:, :2] = rng.dirichlet([1, 1], 40) * shares[:, :2].sum(axis=1, keepdims=True)
-    assert alike(Pretended(features, shares), np.ones(1), ["k0", "k1", "k2"]) == [("k0", "k1")]
+    assert alike(shares_of(np.ones(1), features), shares, ["k0", "k1", "k2"]) == [("k0", "k1")]
     evened = _evened(np.array([0.5, 0.1, 0.4]), ["k0", "k1", "k2"], [("k0", "k1")])
     assert evened.tolist() == pytest.approx([0.3, 0.3, 0.4])
 
@@ -312,8 +327,8 @@ def digits_like(clusters: int, samples: int, noise: float = 0.5) -> tuple[State,
 def test_pretend_clients_teach_the_estimate(clusters: int, samples: int) -> None:
     start, proxies = digits_like(clusters, samples)
     known, new = (pretend(replace(start, version=v), proxies, Plan(rate=0.1), 30) for v in (0, 1))
-    even = Pretended(np.zeros_like(new.features), new.shares)
-    assert divergence_of(new, fitted(known)) < 0.7 * divergence_of(even, fitted(known))
+    assert error_of(new, fitted(known)) < 0.7 * even_error(new.shares)
+    assert error_of_a_gate(proxies) < 0.3 * even_error(new.shares)
     again = pretend(start, proxies, Plan(rate=0.1), 30)
     np.testing.assert_array_equal(known.features, again.features)
 
@@ -336,9 +351,8 @@ def test_the_estimate_survives_noisy_and_unbalanced_proxy_sets(how: str) -> None
     bad = spoilt(proxies, how)
     assert [proxy.samples for proxy in bad.values()] == ([320] * 3 if how == "noisy" else [320, 80, 20])
     known, new = (pretend(replace(start, version=v), bad, Plan(rate=0.1), 30) for v in (0, 1))
-    coefficients = fitted(known)
-    even = Pretended(np.zeros_like(new.features), new.shares)
-    assert divergence_of(new, coefficients) < 0.7 * divergence_of(even, coefficients)
+    assert error_of(new, fitted(known)) < 0.7 * even_error(new.shares)
+    assert error_of_a_gate(bad) < 0.5 * even_error(new.shares)
 
 
 def test_the_estimate_is_of_regressions_too() -> None:
@@ -351,8 +365,8 @@ def test_the_estimate_is_of_regressions_too() -> None:
     clusters = {k: Cluster(proxy.train(model.start(0), seed=0, plan=plan)) for k, proxy in proxies.items()}
     start = State(model.layout, clusters, seed=5)
     known, new = (pretend(replace(start, version=v), proxies, plan, 30) for v in (0, 1))
-    even = Pretended(np.zeros_like(new.features), new.shares)
-    assert divergence_of(new, fitted(known)) < 0.5 * divergence_of(even, fitted(known))
+    assert error_of(new, fitted(known)) < 0.5 * even_error(new.shares)
+    assert error_of_a_gate(proxies) < 0.5 * even_error(new.shares)
 
 
 @pytest.mark.parametrize(("samples", "size"), [(0, 10), (4, 10), (37, 37), (5000, 500)])
@@ -365,6 +379,9 @@ def test_pretend_clients_have_as_many_samples_as_real_ones(samples: int, size: i
 
 
 TRUNK = {"k0": 1.0, "k1": 1.0}  # its losses
+
+
+CALIBRATED = Confluence(estimator="calibrated")
 
 
 def calibrated(cosine: float, usual: float | None, sizes: Sequence[float]) -> State:
@@ -392,7 +409,7 @@ def test_the_cosine_counts_less_where_real_trainings_go_straighter(
     losses = {"loss/k0": 1.0, "loss/k1": 1.0}
     memo = {"weights": {"k0": 0.5, "k1": 0.5}, "chosen": 1.0, "losses": {"k0": 1.0, "k1": 1.0}}
     sent = upload(vector(1, 0), vector(2, 0), evidence=losses, memo=memo)
-    step = Confluence().fold(calibrated(0.8, usual, sizes), [sent])
+    step = CALIBRATED.fold(calibrated(0.8, usual, sizes), [sent])
     assert step.mixtures["c0"]["k0"] == pytest.approx(1 / (1 + np.exp(-1.6 * held)))
     assert usual is None or step.memory["sizes"][:, 3] == pytest.approx([*sizes, 1.0])
 
@@ -404,7 +421,7 @@ def test_what_others_moved_meanwhile_does_not_count_as_the_clients_own() -> None
     sent = upload(vector(1, 0), vector(2, 0), evidence=losses, memo=memo)
     then, now = calibrated(0.8, 1.0, [1.0]), calibrated(0.8, 1.0, [1.0])
     now = replace(now, clusters={k: Cluster(vector(*p)) for k, p in {"k0": (0, 3), "k1": (4, 3)}.items()})
-    found = [Confluence().fold(state, [sent]) for state in (then, now)]
+    found = [CALIBRATED.fold(state, [sent]) for state in (then, now)]
     assert found[0].mixtures["c0"] == pytest.approx(found[1].mixtures["c0"])
     np.testing.assert_allclose(found[0].memory["sizes"], found[1].memory["sizes"])
 
@@ -424,7 +441,7 @@ def test_a_stale_upload_shows_nothing_of_how_real_trainings_go() -> None:
     losses = {"loss/k0": 1.0, "loss/k1": 2.0}
     known = calibrated(0.8, 0.5, [1.0, 1.0])
     prompt = replace(known, version=500, memory={**known.memory, "late": np.ones(101)})
-    step = Confluence().fold(prompt, [upload(vector(1, 0), vector(2, 0), late=400, version=500, evidence=losses)])
+    step = CALIBRATED.fold(prompt, [upload(vector(1, 0), vector(2, 0), late=400, version=500, evidence=losses)])
     assert step.notes["stale"] == 1
     assert "sizes" not in step.memory
 
@@ -437,7 +454,9 @@ def test_a_proxy_set_that_cannot_be_divided_is_refused() -> None:
 
 # studies beside the uploads
 
-OFTEN = Confluence(first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2)
+OFTEN = Confluence(
+    estimator="calibrated", first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2
+)
 
 
 def test_a_study_has_the_same_result_whenever_it_is_made() -> None:

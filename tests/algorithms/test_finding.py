@@ -230,5 +230,5 @@ def test_clusters_are_found_where_the_start_is_one_model_or_it_is_asked_for(clus
 
 
 def test_found_clusters_leave_the_estimator_alone() -> None:
-    with pytest.raises(ValueError, match="estimator must be calibrated where clusters are found"):
+    with pytest.raises(ValueError, match="estimator must be left out where clusters are found"):
         Confluence(clusters="found", estimator="paper")

@@ -10,13 +10,14 @@ import pytest
 
 from artesian.algorithms import Confluence
 from artesian.algorithms.gates import LEAST, Gate, fitted, readable
-from artesian.core import Task
+from artesian.core import Cluster, Measured, Plan, Receipt, State, Task, Upload
 from artesian.errors import BadData, BadFormat, SettingError
 from artesian.learners.arrays import LinearRegression, SoftmaxRegression
 from artesian.recipes import recipe, train
 from artesian.testing import ToyFederation
 
 CLASSES = 2
+MODEL = SoftmaxRegression(3, CLASSES)
 
 
 class Fixed(Gate):
@@ -134,3 +135,21 @@ def test_a_client_that_sends_no_shares_keeps_its_mixture() -> None:
     number = federation.coordinator.state.members[upload.client].number
     federation.coordinator.receive(replace(upload, number=number, mixture=None))
     assert federation.coordinator.state.members[upload.client].mixture == pytest.approx(before)
+
+
+def test_a_gate_says_which_clusters_it_cannot_tell_apart_and_they_share_alike() -> None:
+    """The third proxy set is a copy of the second: what a client says of the two is made even."""
+    two = groups(400)
+    copied, names = {**two, "k2": two["k1"]}, ["k0", "k1", "k2"]
+    start = State(MODEL.layout, {k: Cluster(MODEL.start(i)) for i, k in enumerate(names)}, seed=3)
+    for proxies, pairs in ((copied, [["k1", "k2"]]), (groups(400), [])):
+        own = replace(start, clusters={k: start.clusters[k] for k in proxies})
+        found = Confluence().find(own, proxies, Plan())
+        assert found["gate_tried"]["alike"] == pairs
+        assert found["gate_tried"]["version"] == 0
+        assert 0 <= found["gate_tried"]["divergence"] < (0.6 if pairs else 0.05)
+        known = Confluence().calibration(found)
+        assert known is not None and known.alike == tuple(map(tuple, pairs))
+    said = replace(start, memory={"gate_tried": {"alike": [["k1", "k2"]]}})
+    sent = Measured(Upload("a", 1, 5, {}, {"k0": 0.5, "k1": 0.4, "k2": 0.1}), Receipt(1, 0, "train", ()))
+    assert Confluence().shares_told(said, sent) == pytest.approx([0.5, 0.25, 0.25])  # type: ignore[arg-type]

@@ -52,7 +52,9 @@ OTHERS = [
     CFL(eps1=9, eps2=0.01, min_size=2, gamma_max=0.1),
     CFLAsync(eps1=9, eps2=0.01, min_size=2, alpha=0.5, max_staleness=3),
     CFLAsync(eps1=9, eps2=0.01, staleness="hinge", gamma_max=0.2, weighting="uniform"),
-    Confluence(first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2),
+    Confluence(
+        estimator="calibrated", first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2
+    ),
     Confluence(estimator="paper", reach=0.5, sharing=0.0, rho=0.1, buffers="server"),
     Confluence(estimator="client", catch_up=0.0),
     Confluence(estimator="gate", reach=1.0),

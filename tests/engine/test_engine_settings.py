@@ -82,7 +82,7 @@ def test_a_change_that_cannot_be_recorded_is_not_made() -> None:
     assert federation.coordinator.algorithm.alpha == 0.5
 
 
-ESTIMATORS = ("paper", "calibrated", "client")
+ESTIMATORS = ("paper", "calibrated", "gate", "client")
 OFTEN = {"first_pretend": 2, "pretend": 1, "pretend_window": 3, "calibrate_every": 3, "calibrate_lag": 2}
 
 

@@ -13,7 +13,9 @@ from artesian.storage.codec import decode, digest, encode, to_tree
 from artesian.testing import ToyFederation as Toy
 
 WHO = Act("ann", "a test")
-STUDIES = Confluence(first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2)
+STUDIES = Confluence(
+    estimator="calibrated", first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2
+)
 ALGORITHMS = [CDFL(), FedBuff(buffer_size=3), FedAvg(clients_per_round=3), CFL(), STUDIES]
 
 

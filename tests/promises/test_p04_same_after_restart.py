@@ -12,7 +12,9 @@ from artesian.server.messages import encode_task
 from artesian.server.service import Service
 from artesian.storage.store import Store
 
-STUDIES = Confluence(first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2)
+STUDIES = Confluence(
+    estimator="calibrated", first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2
+)
 ALGORITHMS = {
     "cdfl": CDFL(),
     "confluence": STUDIES,  # there is nearly always a study under way

@@ -186,7 +186,7 @@ def test_a_first_start_shows_its_progress(tmp_path, monkeypatch) -> None:
         "making the algorithm's first study",
         lines[-1],
     ]
-    assert lines[-1].startswith("calibrated the estimates of mixtures in ")
+    assert lines[-1].startswith("prepared the estimates of mixtures in ")
     asyncio.run(service.join("c0", 5))
     service._writer.shutdown()
     service._measurers.shutdown()

@@ -28,7 +28,14 @@ from artesian.server.service import Service
 from artesian.server.studies import Studies
 from artesian.storage.store import Store
 
-OFTEN = {"first_pretend": 2, "pretend": 1, "pretend_window": 3, "calibrate_every": 3, "calibrate_lag": 2}
+OFTEN = {
+    "estimator": "calibrated",
+    "first_pretend": 2,
+    "pretend": 1,
+    "pretend_window": 3,
+    "calibrate_every": 3,
+    "calibrate_lag": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ def test_the_log_has_a_line_for_every_study_and_a_warning_for_every_change(tmp_p
     Twins.alike[:] = [pair, pair, [], pair, pair]
     with opened(tmp_path, Twins(**OFTEN), report=said.append) as service:
         assert said[0] == "making the algorithm's first study"
-        assert said[1].startswith("calibrated the estimates of mixtures in ")
+        assert said[1].startswith("prepared the estimates of mixtures in ")
         assert said[2:] == ["the clusters k0 and k1 cannot be told apart: clients get equal shares of them"]
         for _ in range(15):
             step(service)
@@ -368,7 +375,7 @@ class Slow(Confluence):
         HOOK
         return found
 """
-SETTINGS = "first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2"
+SETTINGS = "estimator='calibrated', first_pretend=2, pretend=1, pretend_window=3, calibrate_every=3, calibrate_lag=2"
 
 
 def app(hook: str) -> str:

@@ -515,7 +515,10 @@ def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
     ("changes", "parts"),
     [
         (["algorithm.name=cdfl"], ["appraising"]),
-        (["algorithm.name=confluence", "algorithm.calibrate_every=20"], ["comparing", "studying"]),
+        (
+            ["algorithm.name=confluence", "algorithm.estimator=calibrated", "algorithm.calibrate_every=20"],
+            ["comparing", "studying"],
+        ),
     ],
 )
 def test_a_profile_shows_what_an_algorithm_does_with_its_proxy_sets(changes, parts) -> None:

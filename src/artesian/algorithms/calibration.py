@@ -177,11 +177,10 @@ def fitted(known: Pretended) -> np.ndarray:
     return found / scale
 
 
-def alike(known: Pretended, coefficients: np.ndarray, names: Sequence[ClusterId]) -> list[tuple[ClusterId, ClusterId]]:
+def alike(guessed: np.ndarray, true: np.ndarray, names: Sequence[ClusterId]) -> list[tuple[ClusterId, ClusterId]]:
     """Pairs of clusters that the estimate cannot tell apart: it hardly follows which of them a client has more of."""
-    guessed = shares_of(coefficients, known.features)
     pairs = combinations(range(len(names)), 2)
-    return [(names[i], names[j]) for i, j in pairs if _correlation(guessed, known.shares, i, j) < CLEAR]
+    return [(names[i], names[j]) for i, j in pairs if _correlation(guessed, true, i, j) < CLEAR]
 
 
 def _correlation(guessed: np.ndarray, true: np.ndarray, i: int, j: int) -> float:
@@ -190,11 +189,10 @@ def _correlation(guessed: np.ndarray, true: np.ndarray, i: int, j: int) -> float
     return float(np.mean((one - one.mean()) * (two - two.mean()))) / spread if spread > SMALL else 0.0
 
 
-def divergence_of(known: Pretended, coefficients: np.ndarray) -> float:
+def divergence_of(guessed: np.ndarray, true: np.ndarray) -> float:
     """The mean divergence of the estimates from the true shares."""
-    guessed = shares_of(coefficients, known.features)
-    true = np.maximum(known.shares, SMALL)
-    return float(np.mean(np.sum(known.shares * np.log(true / np.maximum(guessed, SMALL)), axis=1)))
+    ratios = np.maximum(true, SMALL) / np.maximum(guessed, SMALL)
+    return float(np.mean(np.sum(true * np.log(ratios), axis=1)))
 
 
 def pretend(
@@ -234,9 +232,14 @@ def _trained(
     return features_of(layout, new, base, models, after, before, origin)
 
 
+def random_shares(rng: np.random.Generator, clusters: int) -> np.ndarray:
+    """The mixture of a pretend client: often of few clusters, sometimes of many."""
+    return rng.dirichlet(np.full(clusters, rng.choice([0.3, 1.0])))
+
+
 def _drawn(rng: np.random.Generator, proxies: Proxies, samples: int) -> tuple[np.ndarray, Learner]:
     """Random shares, and a learner over proxy samples in these shares: so many, and at least half a proxy set."""
-    shares = rng.dirichlet(np.full(len(proxies), rng.choice([0.3, 1.0])))
+    shares = random_shares(rng, len(proxies))
     divided = {k: divisible(k, proxy) for k, proxy in proxies.items()}
     rows = {k: halves(proxy.samples)[0] for k, proxy in proxies.items()}
     size = min(PRETEND_SAMPLES, max(samples, *map(len, rows.values())))

@@ -9,9 +9,9 @@ Paper line -> method: "trunk T = mean of w_k, draw u = T + reach sum alpha_k (w_
 - sharing) K alpha_k) d, d = v - u, step = flight / median staleness (1 - catch_up done); w_k += fade step (1 - reach)
 (T - w_k)" -> `fold`; "pull = (60 median rms(d))^2" -> `pull`; "done = <d, u' - u> / <d, d>, u' the client's blend
 now" -> `_done`; clusters that nobody named -> `_regrouped`, artesian.algorithms.finding.
-Differs from the paper: there is none; CDFL's rule is another (docs/algorithms says how). The estimate is calibrated
-(`estimator = "paper"` is CDFL's), and an upload is stale only beyond 20 medians of staleness. A start of one model is a
-single model until kinds of clients show in their uploads; no proxy sets are needed then.
+Differs from the paper: there is none; CDFL's rule is another (docs/algorithms says how). Clients estimate their mixture
+by a gate (`estimator = "paper"` is CDFL's rule), and an upload is stale only beyond 20 medians of staleness. A start of
+one model is a single model until kinds of clients show in their uploads; no proxy sets are needed then.
 """
 
 from __future__ import annotations
@@ -68,6 +68,10 @@ FIRMNESS = 60.0  # the pull is the square of this times how far a training moves
 FIRMEST = 1.0  # the strongest such pull
 FIRST_PULL = 0.2  # before any change is known
 PAPER = (0.5, 0.25)  # c1 and c2 of CDFL's rule
+SILENT = (
+    "gate",
+    "calibrated",
+)  # estimators that have nothing to say where clusters are found: the default, and an earlier one
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,7 @@ class Confluence(Estimates):
     catch_up: float = 2.0  # how much a step shrinks for what others have done of it since; 0: not at all
     fade: float = 1.0  # how fast clusters come together while replies do not reach for them; 0: never
     reach: float | None = None  # how far replies go from the trunk towards the blend; None: chosen for each reply
-    estimator: Estimator = "calibrated"
+    estimator: Estimator = "gate"
     clusters: Literal["start", "found"] | None = None  # those of the start, or found; None: found if that is one model
     fewest: int = 20  # of how many clients an upload must be known before clusters are looked for
     clear: float = 2.5  # how clearly directions must stand out: the spread along the last over that along the next
@@ -102,8 +106,7 @@ class Confluence(Estimates):
             "clusters is start or found": self.clusters in (None, "start", "found"),
             "fewest is at least 3": self.fewest >= 3,
             "clear is at least 1": self.clear >= 1,
-            "estimator is calibrated where clusters are found": self.clusters != "found"
-            or self.estimator == "calibrated",
+            "estimator is left out where clusters are found": self.clusters != "found" or self.estimator in SILENT,
         }
         check(self, rules)
         self.check_estimator()
@@ -128,7 +131,7 @@ class Confluence(Estimates):
         return State(layout, clusters, seed=seed, memory={**memory, "sketches": Sketches().tree} if finds else memory)
 
     def finds_clusters(self, start: int) -> bool:
-        alone = self.clusters is None and start == 1 and self.estimator == "calibrated"
+        alone = self.clusters is None and start == 1 and self.estimator in SILENT
         return alone or self.clusters == "found"
 
     def needs_proxies(self, clusters: int) -> bool:
@@ -271,13 +274,13 @@ class Confluence(Estimates):
 
     def _estimate(self, state: State, m: Measured, stale: bool) -> Estimated:
         """alpha-hat."""
-        told = self.shares_told(state, m)
-        if told is not None:
-            return Estimated(told)
-        if "sketches" in state.memory:
+        if "sketches" in state.memory and len(state.clusters) > 1:
             known = Sketches.of(state.memory["sketches"])
             rows = np.array([_shares(state, client) for client in known.clients]).reshape(-1, len(state.clusters))
             return Estimated(shares_near(sketch(state.layout, _position(state, m)), known, rows))
+        told = self.shares_told(state, m)
+        if told is not None:
+            return Estimated(told)
         losses = {k: m.evidence[f"loss/{k}"] for k in state.clusters}
         if self.estimator == "calibrated":
             return self.calibrated(state, m, losses, stale)

@@ -26,6 +26,7 @@ from artesian.algorithms.calibration import (
 )
 from artesian.algorithms.estimation import normalised, told_shares
 from artesian.algorithms.gates import fitted as gate_of
+from artesian.algorithms.gates import tried as gate_tried
 from artesian.core import (
     BEFORE,
     OWN,
@@ -52,9 +53,9 @@ Losses = Mapping[ClusterId, float]
 
 @dataclass(frozen=True)
 class Calibration:
-    """What an operator wants to know of a calibration."""
+    """What an operator wants to know of a calibration, or of a gate."""
 
-    version: int  # of the clusters it began with
+    version: int  # of the clusters it began with; a gate does not depend on them
     divergence: float  # of its estimates from the shares of pretend clients
     alike: tuple[tuple[ClusterId, ClusterId], ...]  # pairs of clusters that it cannot tell apart
 
@@ -131,7 +132,9 @@ class Estimates(Algorithm):
         if len(state.clusters) == 1:
             return np.ones(1)
         if self.estimator in ("client", "gate"):  # whose learner cannot ask a gate sends nothing, and keeps its mixture
-            return shares_in(m.upload.mixture or state.members[m.upload.client].mixture or {}, state)
+            told = shares_in(m.upload.mixture or state.members[m.upload.client].mixture or {}, state)
+            known = state.memory.get("gate_tried") if self.estimator == "gate" else None
+            return _evened(told, list(state.clusters), known["alike"]) if known is not None else told
         return told_shares(m.evidence, state.clusters) if self.estimator == "oracle" else None
 
     def calibrated(self, state: State, m: Measured, losses: Losses, stale: bool = False) -> Estimated:
@@ -154,8 +157,8 @@ class Estimates(Algorithm):
         return Estimated(_evened(shares, names, known["alike"]), notes, memory)
 
     def calibration(self, memory: Mapping[str, Tree]) -> Calibration | None:
-        """The calibration that a state's memory holds, or that a study found."""
-        known = memory.get("calibrated") if self.estimator == "calibrated" else None
+        """The calibration that a state's memory holds, or that a study found; or what a gate is worth."""
+        known = memory.get({"calibrated": "calibrated", "gate": "gate_tried"}.get(self.estimator, ""))
         if known is None:
             return None
         pairs = tuple((one, two) for one, two in known["alike"])
@@ -190,7 +193,9 @@ class Estimates(Algorithm):
         names, before = list(state.clusters), state.memory.get("calibrated")
         own = {k: proxies[k] for k in names}
         if self.estimator == "gate":
-            return {"gate": gate_of(own).text, "begun": None}
+            gate = gate_of(own)
+            worth = _worth(*gate_tried(gate, own, self.first_pretend, state.seed), names)
+            return {"gate": gate.text, "gate_tried": {"version": state.version, **worth}, "begun": None}
         if before is not None and ("usual" in before) != self.matched:
             before = None  # made in another way
         trunk = average(state.layout, [cluster.params for cluster in state.clusters.values()])
@@ -202,8 +207,7 @@ class Estimates(Algorithm):
         found = {
             "version": state.version,
             "coefficients": coefficients,
-            "alike": [list(pair) for pair in alike(known, coefficients, names)],
-            "divergence": divergence_of(known, coefficients),
+            **_worth(shares_of(coefficients, known.features), known.shares, names),
             "trunk": mean_losses(trunk, own),
             "features": known.features,
             "shares": known.shares,
@@ -259,6 +263,12 @@ def _held(usual: Sequence[float], sizes: np.ndarray) -> np.ndarray:
     if SMALL < usual[COSINE] < real:  # clusters that are all the same have no directions
         held[COSINE] = usual[COSINE] / real
     return held
+
+
+def _worth(guessed: np.ndarray, true: np.ndarray, names: Sequence[ClusterId]) -> dict[str, Tree]:
+    """How far estimates are from the true shares, and which clusters they cannot tell apart."""
+    pairs = [list(pair) for pair in alike(guessed, true, names)]
+    return {"alike": pairs, "divergence": divergence_of(guessed, true)}
 
 
 def _evened(shares: np.ndarray, names: Sequence[ClusterId], pairs: Sequence[Sequence[ClusterId]]) -> np.ndarray:

@@ -1,7 +1,9 @@
 """A gate: a small classifier of clusters that a client runs on its own samples, to estimate its mixture itself.
 
 It sees random features of the input, the same for everybody, and the target: so it is a few kilobytes, needs no model,
-and does not depend on what the client was given. From its answers, sample by sample, shares follow by expectation
+and does not depend on what the client was given. Of labels its score is linear in the features, alone and once more for
+every label; of numbers it is linear in the features less half the squared error of a small regression, in units of how
+far such regressions are usually off. From its answers, sample by sample, shares follow by expectation
 maximisation, as in the estimation of label shift (Saerens et al. 2002). Only the shares leave the client.
 """
 
@@ -9,14 +11,17 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any, Self
 
 import numpy as np
 
+from artesian.algorithms.calibration import PRETEND_SAMPLES, random_shares
 from artesian.core import ClusterId, Learner, Readable, generator
 from artesian.errors import BadFormat, SettingError
+
+Samples = tuple[np.ndarray, np.ndarray]  # inputs and targets
 
 SIZE = 32  # random features of an input
 RIDGE = 1e-3  # of the fit, relative to the number of samples
@@ -27,7 +32,11 @@ SHARPNESS = np.geomspace(0.5, 50, 25)  # what answers may be multiplied with, to
 
 @dataclass(frozen=True)
 class Gate:
-    """Weights (features x clusters) of a linear score; what inputs are shifted and scaled by; how many classes."""
+    """Weights (rows x clusters) of a score; what inputs are shifted and scaled by; how many classes.
+
+    For labels there is a row for every feature. For numbers the rows are those of a linear score, those of a
+    regression, and 1 over its usual error.
+    """
 
     weights: np.ndarray
     shift: float
@@ -36,7 +45,7 @@ class Gate:
 
     def answers(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """How likely every sample (rows) is of every cluster (columns), if all clusters are equally likely."""
-        scores = _features((x - self.shift) / self.scale, y, self.classes) @ self.weights.astype(np.float64)
+        scores = _scores(self.weights.astype(np.float64), (x - self.shift) / self.scale, y, self.classes)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         found: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
         return found
@@ -75,12 +84,32 @@ def fitted(proxies: Mapping[ClusterId, Learner]) -> Gate:
     everything = np.concatenate([x for x, _ in sets])
     classes = _classes([y for _, y in sets])
     rough = Gate(np.zeros((1, len(sets))), float(everything.mean()), float(everything.std()) or 1.0, classes)
-    kept, tried = (_stacked(rough, [(x[first::2], y[first::2]) for x, y in sets]) for first in (0, 1))
-    features, targets = kept
-    heavy = RIDGE * len(features) * np.eye(features.shape[1])
-    weights = np.linalg.solve(features.T @ features + heavy, features.T @ (targets - 1 / len(sets)))
-    sure = min(SHARPNESS, key=lambda times: _surprise(times * tried[0] @ weights, tried[1]))
-    return Gate((sure * weights).astype(np.float16).astype(np.float32), rough.shift, rough.scale, classes)
+    kept, others = ([((x[i::2] - rough.shift) / rough.scale, y[i::2]) for x, y in sets] for i in (0, 1))
+    weights = _of_labels(kept, classes) if classes else _of_numbers(kept, others)
+    told = [
+        np.concatenate([_scores(weights, x, y, classes) for x, y in others]),
+        _of_which([len(x) for x, _ in others]),
+    ]
+    sure = min(SHARPNESS, key=lambda times: _surprise(times * told[0], told[1]))
+    return replace(rough, weights=_surer(weights, float(sure), classes).astype(np.float16).astype(np.float32))
+
+
+def tried(gate: Gate, proxies: Mapping[ClusterId, Learner], count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a gate says of so many pretend clients, and their true shares.
+
+    Their samples are of the halves that it was not fitted to.
+    """
+    sets = [tuple(part[1::2] for part in readable(k, proxy).arrays()) for k, proxy in proxies.items()]
+    size = min(PRETEND_SAMPLES, max(len(x) for x, _ in sets))
+    said, true = [], []
+    for i in range(count):
+        rng = generator(seed, "gate", i)
+        counts = rng.multinomial(size, random_shares(rng, len(sets))).tolist()
+        rows = [rng.choice(len(x), many, replace=many > len(x)) for (x, _), many in zip(sets, counts, strict=True)]
+        x, y = (np.concatenate([s[part][own] for s, own in zip(sets, rows, strict=True)]) for part in (0, 1))
+        said.append(gate.shares(x, y))
+        true.append(np.array(counts) / size)
+    return np.array(said), np.array(true)
 
 
 def readable(cluster: ClusterId, learner: Learner) -> Readable:
@@ -100,27 +129,74 @@ def _classes(targets: Sequence[np.ndarray]) -> int:
     return int(max(y.max() for y in targets)) + 1
 
 
-def _stacked(rough: Gate, sets: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The features of all samples, and which cluster each is of."""
-    features = [_features((x - rough.shift) / rough.scale, y, rough.classes) for x, y in sets]
-    targets = [np.tile(np.eye(len(sets))[i], (len(x), 1)) for i, (x, _) in enumerate(sets)]
-    return np.concatenate(features), np.concatenate(targets)
+def _of_labels(sets: Sequence[Samples], classes: int) -> np.ndarray:
+    """A linear score: the least squares of which cluster a sample is of."""
+    return _least(np.concatenate([_features(x, y, classes) for x, y in sets]), _of_which([len(x) for x, _ in sets]))
 
 
-def _features(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    """Random features of the inputs, and the same once more for every label, or times the target."""
+def _of_numbers(sets: Sequence[Samples], others: Sequence[Samples]) -> np.ndarray:
+    """A linear score of the inputs, and a regression for each cluster, with its error on the other halves."""
+    linear = _least(np.concatenate([_seen(x) for x, _ in sets]), _of_which([len(x) for x, _ in sets]))
+    lines = [_least(_seen(x), _number(y)) for x, y in sets]
+    errors = [float(np.mean((_number(y) - _seen(x) @ line) ** 2)) for (x, y), line in zip(others, lines, strict=True)]
+    sharp = 1 / np.sqrt(np.maximum(errors, 1e-6 * max(errors) + 1e-12))
+    linear[-1] += np.log(sharp)  # the last feature is 1
+    return np.concatenate([linear, np.concatenate(lines, axis=1) * sharp, sharp[None]])
+
+
+def _scores(weights: np.ndarray, x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    """How well every sample (rows) fits every cluster (columns)."""
+    if classes or len(weights) == 2 * (SIZE + 1):  # as in stores from before numbers had a regression
+        return _features(x, y, classes) @ weights
+    seen = _seen(x)
+    linear, lines, sharp = np.split(weights, [SIZE + 1, 2 * (SIZE + 1)])
+    scores: np.ndarray = seen @ linear - 0.5 * np.square(_number(y) * sharp - seen @ lines)
+    return scores
+
+
+def _surer(weights: np.ndarray, times: float, classes: int) -> np.ndarray:
+    """Weights whose scores are so many times as large."""
+    by = np.full((len(weights), 1), times)
+    if not classes:
+        by[SIZE + 1 :] = sqrt(times)  # their errors are squared
+    return weights * by
+
+
+def _seen(x: np.ndarray) -> np.ndarray:
+    """Random features of the inputs, and a 1."""
     rng = generator("gate", x.shape[1])
     directions = rng.normal(0, 1 / sqrt(x.shape[1]), (x.shape[1], SIZE))
     bent = np.maximum(x @ directions + rng.normal(0, 0.5, SIZE), 0.0)
-    seen = np.concatenate([bent, np.ones((len(x), 1))], axis=1)
-    if classes:
-        said = (y[:, None] == np.arange(classes)).astype(np.float64)
-    else:
-        said = np.asarray(y, np.float64).reshape(len(x), -1)[:, :1]
+    return np.concatenate([bent, np.ones((len(x), 1))], axis=1)
+
+
+def _features(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+    """What is seen of the inputs, and the same once more for every label, or times the target."""
+    seen = _seen(x)
+    said = (y[:, None] == np.arange(classes)).astype(np.float64) if classes else _number(y)
     return np.concatenate([seen, (seen[:, :, None] * said[:, None, :]).reshape(len(x), -1)], axis=1)
+
+
+def _number(y: np.ndarray) -> np.ndarray:
+    """The target as a column; of several numbers the first."""
+    return np.asarray(y, np.float64).reshape(len(y), -1)[:, :1]
+
+
+def _of_which(counts: Sequence[int]) -> np.ndarray:
+    """Which cluster each sample is of, less an even guess, where each has so many."""
+    found: np.ndarray = np.repeat(np.eye(len(counts)), counts, axis=0) - 1 / len(counts)
+    return found
+
+
+def _least(features: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Least squares with a small ridge."""
+    heavy = RIDGE * len(features) * np.eye(features.shape[1])
+    found: np.ndarray = np.linalg.solve(features.T @ features + heavy, features.T @ targets)
+    return found
 
 
 def _surprise(scores: np.ndarray, targets: np.ndarray) -> float:
     """The mean negative log-likelihood of the right clusters."""
     shifted = scores - scores.max(axis=1, keepdims=True)
-    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - (shifted * targets).sum(axis=1)))
+    right = np.take_along_axis(shifted, targets.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return float(np.mean(np.log(np.exp(shifted).sum(axis=1)) - right))

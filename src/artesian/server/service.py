@@ -382,9 +382,9 @@ class Service:
                 STUDIES.warning("clusters cannot be told apart", extra={"fields": {"clusters": pair}})
 
     def _told(self) -> Iterator[str]:
-        """What an operator reads of the calibration when the server starts."""
+        """What an operator reads of the estimates when the server starts."""
         if self.calibration is not None and self.studies.made:
-            yield f"calibrated the estimates of mixtures in {self.studies.seconds:.1f} s"
+            yield f"prepared the estimates of mixtures in {self.studies.seconds:.1f} s"
         for one, two in self._alike:
             yield f"the clusters {one} and {two} cannot be told apart: clients get equal shares of them"
 
