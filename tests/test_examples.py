@@ -107,8 +107,13 @@ def test_attackers_cost_what_the_page_says(tmp_path) -> None:
     told = [run(sys.executable, "-m", "artesian.cli", *command.split(), cwd=tmp_path) for command in commands]
     attacked, peaceful = (json.loads(lines.splitlines()[-1]) for lines in told)
     assert attacked["hostile"] == 2 and "hostile" not in peaceful
-    for figure in (attacked["client_after"], peaceful["client_after"]):
-        assert f"{figure:.3f}" in page
+    said = re.search(r"it falls from about (0\.\d+)\s+to about (0\.\d+)", page)
+    assert said is not None
+    figures = [
+        peaceful["client_after"],
+        attacked["client_after"],
+    ]  # on any processor: the last bits decide what is left
+    assert figures == pytest.approx([float(number) for number in said.groups()], abs=0.03)
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)

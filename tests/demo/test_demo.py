@@ -162,8 +162,9 @@ def test_the_bytes_are_one_model_up_and_one_down(performed) -> None:
     figures = records.figures()
     size = 4 * (64 * 32 + 32 + 32 * 10 + 10)
     assert figures.uploads * size < figures.up < figures.uploads * (size + 1000)
-    again = 4 * (size + 3000)  # a layout each, and the open task once more after the kill
-    assert figures.drawn * size < figures.down < figures.drawn * (size + 1000) + again
+    gate = 33 * 11 * 4 * 2 * 4 // 3  # 32 features and a 1, alone and for ten labels, of four clusters, 2 bytes, as text
+    again = 4 * (size + gate + 3000)  # a layout each, and the open task once more after the kill
+    assert figures.drawn * (size + gate) < figures.down < figures.drawn * (size + gate + 1000) + again
 
 
 @pytest.mark.heavy
