@@ -152,6 +152,16 @@ def test_a_synthetic_client_has_one_linear_rule_for_all_its_sets() -> None:
     assert own.mixture == {"k0": 1.0}
 
 
+def test_only_its_own_test_data_judge_what_a_synthetic_client_uses() -> None:
+    """On the data of all clients together, a model that serves nobody looks best."""
+    here = {"name": "synthetic", "clients": 4, "features": 5, "classes": 3}
+    settings = {"uploads": 12, "pool_every": 1, "model": {"name": "softmax"}, "start": {"trunk_epochs": 0, "epochs": 0}}
+    run = simulate(build({"world": here, "algorithm": {"name": "fedbuff", "buffer_size": 2}, **settings}))
+    assert len(run.metrics["before"]) == 12
+    for pool, own in (("pool_before", "before"), ("pool_after", "after")):
+        assert run.metrics[pool].tolist() == run.metrics[own].tolist()
+
+
 def test_synthetic_sizes_are_a_power_law_and_capped() -> None:
     def sizes(**changes: Any) -> list[int]:
         here = Synthetic(**changes)

@@ -26,6 +26,7 @@ class Synthetic(World):
 
     name: ClassVar[str] = "synthetic"
     held: ClassVar[bool] = True
+    personal: ClassVar[bool] = True  # what serves all clients says nothing of one
     clients: int = 100
     alpha: float = 1.0  # how much clients' models differ
     beta: float = 1.0  # how much their inputs do
