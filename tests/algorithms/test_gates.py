@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from artesian.algorithms import Confluence
-from artesian.algorithms.gates import LEAST, Gate, fitted, readable
+from artesian.algorithms import Confluence, gates
+from artesian.algorithms.gates import LABELS, LEAST, Gate, fitted, readable_samples, samples_of
 from artesian.core import Cluster, Measured, Plan, Receipt, State, Task, Upload
 from artesian.errors import BadData, BadFormat, SettingError
 from artesian.learners.arrays import LinearRegression, SoftmaxRegression
@@ -86,9 +86,52 @@ def test_data_that_cannot_be_read_are_refused() -> None:
     class Closed:
         samples = 5
 
-    for learner in (Closed(), groups()["k0"].part(np.arange(0))):
-        with pytest.raises(SettingError, match="cannot be read by a gate"):
-            readable("k0", learner)  # type: ignore[arg-type]
+    class Stream(Closed):
+        def arrays(self) -> None:
+            raise BadData("A stream has no order", "Pass arrays")
+
+    for learner in (Closed(), Stream(), groups()["k0"].part(np.arange(1))):
+        with pytest.raises(SettingError, match=r'cannot be read by a gate: .* or set estimator = "calibrated"'):
+            samples_of("k0", learner)  # type: ignore[arg-type]
+
+
+def test_many_labels_share_rows_and_several_targets_count_as_one() -> None:
+    rng = np.random.default_rng(1)
+    sets = {
+        f"k{i}": SoftmaxRegression(4, 500).learner(
+            rng.normal(size=(300, 4)).astype(np.float32), 10 * rng.integers(0, 20, 300) + i
+        )
+        for i in range(2)
+    }
+    many = fitted(sets)
+    assert (many.classes, many.weights.shape) == (LABELS, (33 * (LABELS + 1), 2))
+    assert many.shares(*sets["k1"].arrays())[1] > 0.9  # odd labels stay odd
+    x = rng.normal(size=(60, 4)) + 3 * np.repeat([0, 1], 30)[:, None]
+    pairs = [Pairs(part, np.tile([5, 7], (30, 1))) for part in (x[:30], x[30:])]
+    several = fitted({"k0": pairs[0], "k1": pairs[1]})  # type: ignore[dict-item]
+    assert several.classes == 1
+    assert several.shares(*pairs[1].arrays())[1] > 0.9
+
+
+class Pairs:
+    """Samples with two labels each, as of a sequence."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
+        self.x, self.y, self.samples = x, y, len(x)
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.x, self.y
+
+
+def test_large_samples_are_seen_in_parts_and_no_more_of_them_than_enough(monkeypatch) -> None:
+    gate, learner = fitted(groups()), groups(50)["k0"]
+    whole = gate.shares(*learner.arrays())
+    monkeypatch.setattr(gates, "AT_ONCE", 3 * 7)  # 7 rows of 3 numbers
+    assert gate.shares(*learner.arrays()) == pytest.approx(whole, rel=1e-6)
+    assert readable_samples(learner)[0].shape == (50, 3)  # type: ignore[index]
+    monkeypatch.setattr(gates, "ENOUGH", 3 * 20)
+    x, y = readable_samples(learner)  # type: ignore[misc]
+    assert x.tolist() == learner.x[np.arange(20) * 50 // 20].tolist() and len(y) == 20
 
 
 def test_a_client_asks_the_gate_and_sends_the_shares_beside_the_model() -> None:

@@ -18,8 +18,8 @@ from typing import Any, Self
 import numpy as np
 
 from artesian.algorithms.calibration import PRETEND_SAMPLES, random_shares
-from artesian.core import ClusterId, Learner, Readable, generator
-from artesian.errors import BadFormat, SettingError
+from artesian.core import ClusterId, Divisible, Learner, Readable, generator
+from artesian.errors import BadData, BadFormat, SettingError
 
 Samples = tuple[np.ndarray, np.ndarray]  # inputs and targets
 
@@ -27,6 +27,9 @@ SIZE = 32  # random features of an input
 RIDGE = 1e-3  # of the fit, relative to the number of samples
 ROUNDS = 100  # of expectation maximisation
 LEAST = 1e-3  # the smallest share
+LABELS = 32  # that are told apart, at most: beyond, some count as the same
+AT_ONCE = 1 << 22  # numbers of inputs that are looked at together
+ENOUGH = 1 << 25  # numbers of inputs that a mixture is estimated from, at most
 SHARPNESS = np.geomspace(0.5, 50, 25)  # what answers may be multiplied with, to be as sure as they are right
 
 
@@ -80,7 +83,7 @@ class Gate:
 
 def fitted(proxies: Mapping[ClusterId, Learner]) -> Gate:
     """A gate that tells clusters apart by their proxy sets: fitted to one half of each, as sure as the other allows."""
-    sets = [readable(k, proxy).arrays() for k, proxy in proxies.items()]
+    sets = [samples_of(k, proxy) for k, proxy in proxies.items()]
     everything = np.concatenate([x for x, _ in sets])
     classes = _classes([y for _, y in sets])
     rough = Gate(np.zeros((1, len(sets))), float(everything.mean()), float(everything.std()) or 1.0, classes)
@@ -99,7 +102,7 @@ def tried(gate: Gate, proxies: Mapping[ClusterId, Learner], count: int, seed: in
 
     Their samples are of the halves that it was not fitted to.
     """
-    sets = [tuple(part[1::2] for part in readable(k, proxy).arrays()) for k, proxy in proxies.items()]
+    sets = [tuple(part[1::2] for part in samples_of(k, proxy)) for k, proxy in proxies.items()]
     size = min(PRETEND_SAMPLES, max(len(x) for x, _ in sets))
     said, true = [], []
     for i in range(count):
@@ -112,21 +115,50 @@ def tried(gate: Gate, proxies: Mapping[ClusterId, Learner], count: int, seed: in
     return np.array(said), np.array(true)
 
 
-def readable(cluster: ClusterId, learner: Learner) -> Readable:
-    """A learner that hands out its samples; refused where it does not."""
+def samples_of(cluster: ClusterId, proxy: Learner) -> Samples:
+    """The samples of a proxy set; refused where it hands out none, or too few to fit a gate and to try it."""
+    try:
+        if isinstance(proxy, Readable) and proxy.samples > 1:
+            return proxy.arrays()
+    except BadData:  # a stream, or samples of different sizes
+        pass
+    raise SettingError(
+        f"The data of {cluster} cannot be read by a gate: they are fewer than two, or their learner has no arrays",
+        'Give the learner arrays, or set estimator = "calibrated"',
+    )
+
+
+def readable_samples(learner: Learner) -> Samples | None:
+    """A client's samples, or enough of them; None where a gate cannot see any."""
     if not isinstance(learner, Readable) or not learner.samples:
-        raise SettingError(
-            f"The data of {cluster} cannot be read by a gate: there are none, or their learner has no method arrays",
-            'Give the learner arrays, or set estimator = "calibrated"',
-        )
-    return learner
+        return None
+    try:
+        return (_some(learner) if isinstance(learner, Divisible) else learner).arrays()
+    except BadData:  # a stream, or samples of different sizes
+        return None
+
+
+def _some(learner: Any) -> Any:
+    """A learner itself, or of one with very large samples as many as are enough, evenly spread."""
+    if learner.samples <= 1:
+        return learner
+    width = learner.part(np.arange(1)).arrays()[0].shape[1]
+    many = max(1, ENOUGH // max(width, 1))
+    return learner if learner.samples <= many else learner.part(np.arange(many) * learner.samples // many)
 
 
 def _classes(targets: Sequence[np.ndarray]) -> int:
-    """How many labels there are; 0 where targets are numbers."""
+    """How many labels are told apart; 0 where targets are numbers."""
     if any(y.dtype.kind == "f" for y in targets):
         return 0
-    return int(max(y.max() for y in targets)) + 1
+    return min(LABELS, max(1, *(int(_label(y, 0).max()) + 1 for y in targets)))
+
+
+def _label(y: np.ndarray, classes: int) -> np.ndarray:
+    """One label for every sample; the same for all whose targets are several."""
+    if y.ndim > 1:
+        return np.zeros(len(y), np.int64)
+    return y % LABELS if classes == LABELS else y
 
 
 def _of_labels(sets: Sequence[Samples], classes: int) -> np.ndarray:
@@ -164,16 +196,17 @@ def _surer(weights: np.ndarray, times: float, classes: int) -> np.ndarray:
 
 def _seen(x: np.ndarray) -> np.ndarray:
     """Random features of the inputs, and a 1."""
-    rng = generator("gate", x.shape[1])
-    directions = rng.normal(0, 1 / sqrt(x.shape[1]), (x.shape[1], SIZE))
-    bent = np.maximum(x @ directions + rng.normal(0, 0.5, SIZE), 0.0)
-    return np.concatenate([bent, np.ones((len(x), 1))], axis=1)
+    rng, width = generator("gate", x.shape[1]), x.shape[1]
+    directions, offsets = rng.normal(0, 1 / sqrt(width), (width, SIZE)), rng.normal(0, 0.5, SIZE)
+    rows = max(1, AT_ONCE // width)
+    bent = [np.maximum(x[i : i + rows] @ directions + offsets, 0.0) for i in range(0, max(len(x), 1), rows)]
+    return np.concatenate([np.concatenate(bent), np.ones((len(x), 1))], axis=1)
 
 
 def _features(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
     """What is seen of the inputs, and the same once more for every label, or times the target."""
     seen = _seen(x)
-    said = (y[:, None] == np.arange(classes)).astype(np.float64) if classes else _number(y)
+    said = (_label(y, classes)[:, None] == np.arange(classes)).astype(np.float64) if classes else _number(y)
     return np.concatenate([seen, (seen[:, :, None] * said[:, None, :]).reshape(len(x), -1)], axis=1)
 
 

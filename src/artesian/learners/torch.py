@@ -265,6 +265,8 @@ class TorchLearner:
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Inputs as the network gets them, a row each, and targets; a stream has no order to hand them out in."""
         batches = [(x.reshape(len(x), -1).cpu().numpy(), y.cpu().numpy()) for _, x, y in self.source.ordered("a gate")]
+        if len({(x.shape[1:], y.shape[1:]) for x, y in batches}) > 1:
+            raise BadData("Samples of different sizes have no common row of numbers", "Pad all to one length")
         return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
 
     def losses(self, params: Params) -> np.ndarray:

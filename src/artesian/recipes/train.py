@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from artesian.algorithms.gates import Gate
-from artesian.core import ClientId, ClusterId, Ensemble, Fit, Learner, Notebook, Readable, Recipe, Task, Upload
-from artesian.errors import BadData
+from artesian.algorithms.gates import Gate, readable_samples
+from artesian.core import ClientId, ClusterId, Ensemble, Fit, Learner, Notebook, Recipe, Task, Upload
 from artesian.params import Layout, kept_by_size, minus
 from artesian.recipes.following import only_model, trained
 from artesian.recipes.labels import histogram_of
@@ -32,11 +31,8 @@ def fit(layout: Layout, client: ClientId, task: Task, learner: Learner, notebook
 
 def asked(task: Task, learner: Learner) -> dict[ClusterId, float] | None:
     """The shares of the task's `clusters` by its gate; None where there is no gate, or no samples it could see."""
-    if "gate" not in task.settings or not isinstance(learner, Readable) or not learner.samples:
-        return None
-    try:
-        samples = learner.arrays()
-    except BadData:  # a stream has no order to hand them out in
+    samples = readable_samples(learner) if "gate" in task.settings else None
+    if samples is None:
         return None
     shares = Gate.of(task.settings["gate"]).shares(*samples)
     return dict(zip(task.settings["clusters"], shares.tolist(), strict=True))
