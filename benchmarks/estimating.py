@@ -1,5 +1,8 @@
 """What the server computes for one upload besides receiving it, item by item: CDFL beside Confluence.
 
+Confluence's clients ask a gate, so its server only folds and compares replies; what asking costs a client of 500
+samples is timed too. Items of the calibrated estimate are those that it adds.
+
 The network is the papers' convolutional one (582,026 parameters) with four clusters, and proxy sets of random images,
 which cost as much as real ones. Everything runs in one thread. Each item is timed several times; the table has medians,
 and how many times CDFL's plain estimation each is: the upload on all samples of every proxy set.
@@ -24,6 +27,7 @@ from artesian.core import Learner, MeasureContext, Measured, Member, Model, Rece
 from artesian.execution.threads import single_threaded
 from artesian.learners.networks import NETWORKS
 from artesian.params import Params, seal
+from artesian.recipes.train import asked
 
 CLUSTERS = 4
 PLAN = Plan(optimizer="adam", rate=0.001, epochs=2, batch=128)
@@ -53,35 +57,39 @@ def timings(model: Model, samples: int, repeats: int) -> dict[str, float]:
         x = rng.normal(size=(samples, 784)).astype(np.float32)
         proxies[f"k{i}"] = model.learner(x, rng.integers(0, 10, samples))
     start = [shaken(model.start(0), i) for i in range(CLUSTERS)]
-    confluence, cdfl = Confluence(), CDFL()
+    confluence, calibrated, cdfl = Confluence(), Confluence(estimator="calibrated"), CDFL()
     state = replace(
         confluence.init(model.layout, start, seed=0),
         members={"c0": Member(500, {f"k{i}": 1 / CLUSTERS for i in range(CLUSTERS)})},
         present=80,
         version=200,
     )
-    calibrated = confluence.find(replace(state, members={}), proxies, replace(PLAN, epochs=1))
-    state = replace(state, memory={**state.memory, **calibrated})
+    found = calibrated.find(replace(state, members={}), proxies, replace(PLAN, epochs=1))
+    state = replace(state, memory={**state.memory, **found, **confluence.find(state, proxies, PLAN)})
     task = confluence.reply(state, "c0", confluence.compare(state, "c0", proxies))
     upload = Upload("c0", 1, 500, {"blend": shaken(task.models["blend"], 9)})
     receipt = Receipt(1, 120, "train", ("blend",), task.mixture, memo=task.memo)
     context = MeasureContext(receipt, proxies)
-    measured = Measured(upload, receipt, confluence.measure(upload, context), given=task.models)
+    measured = Measured(upload, receipt, calibrated.measure(upload, context), given=task.models)
+    own = model.learner(rng.normal(size=(500, 784)).astype(np.float32), rng.integers(0, 10, 500))
     changed = 2  # clusters that an upload changes with CDFL, about
     items: Mapping[str, Callable[[], Any]] = {
         "CDFL: the upload on all proxy samples": lambda: cdfl.measure(upload, context),
         f"CDFL: the {changed} clusters it changes": lambda: [
             cdfl.appraise(start[i], proxies[f"k{i}"]) for i in range(changed)
         ],
-        "Confluence: the upload on at most 250 of each": lambda: confluence.measure(upload, context),
-        "Confluence: three replies on the same": lambda: confluence.compare(state, "c0", proxies),
-        "Confluence: the fold with its estimate": lambda: confluence.fold(state, [measured]),
+        "Confluence: three replies on at most 250 of each": lambda: confluence.compare(state, "c0", proxies),
+        "Confluence: the fold": lambda: confluence.fold(state, [measured]),
+        "Confluence: fitting and trying the gate, once": lambda: confluence.find(state, proxies, PLAN),
+        "Confluence's client: asking the gate about 500 samples": lambda: asked(task, own),
+        "calibrated: the upload on at most 250 of each": lambda: calibrated.measure(upload, context),
+        "calibrated: the fold with its estimate": lambda: calibrated.fold(state, [measured]),
         "Confluence, found: the fold with its sketch": folded_without_proxies(state, measured),
     }
     rows = {name: timed(item, repeats) for name, item in items.items()}
-    one = timed(lambda: pretend(replace(state, members={}), proxies, PLAN, 1, confluence.pull(state)), repeats)
-    each = one * confluence.pretend / confluence.calibrate_every
-    return rows | {"Confluence: calibrating, beside the uploads, for each": each}
+    one = timed(lambda: pretend(replace(state, members={}), proxies, PLAN, 1, calibrated.pull(state)), repeats)
+    each = one * calibrated.pretend / calibrated.calibrate_every
+    return rows | {"calibrated: calibrating, beside the uploads, for each": each}
 
 
 def folded_without_proxies(state: State, measured: Measured) -> Callable[[], Any]:
