@@ -10,6 +10,7 @@ from fixtures.stores import HERE, STORED, canary, end, goes_on, opened, replies,
 from promises.federation import draws, federation, trained
 from promises.test_p04_same_after_restart import ALGORITHMS
 
+from artesian.algorithms import Confluence
 from artesian.core import Step
 from artesian.errors import ReplayDiffers
 from artesian.server.messages import encode_task
@@ -49,6 +50,25 @@ def test_an_earlier_store_of_confluence_goes_on_with_calibrations_of_today(tmp_p
     replied = replies(service)
     end(service)
     again = opened(folder, "confluence")
+    assert replies(again) == replied
+    end(again)
+
+
+def test_an_earlier_store_of_confluence_that_is_served_with_todays_default_asks_a_gate_from_then_on(tmp_path) -> None:
+    folder = Path(shutil.copytree(HERE / "format-2" / "confluence", tmp_path / "store"))
+    before = opened(folder, "confluence")
+    replied = replies(before)
+    end(before)
+    today = {"confluence": Confluence()}
+    service = opened(folder, "confluence", today)
+    assert replies(service) == replied  # open tasks stay as they were given
+    assert service.coordinator.algorithm == Confluence()
+    upload(service, 2)
+    (task,) = (reply.task for reply in service.coordinator.recorded("c0"))
+    assert task.settings["gate"] == service.coordinator.state.memory["gate"]
+    replied = replies(service)
+    end(service)
+    again = opened(folder, "confluence", today)
     assert replies(again) == replied
     end(again)
 
