@@ -43,7 +43,7 @@ class Screen:
         }
 
     def mixtures(self, records: Records) -> Table:
-        """What every client's data are now, beside what the server estimated."""
+        """What every client's data are now, beside what the server knows of them."""
         first, *rest = self.clusters
         names = (f"true {first}", *rest, "", f"est. {first}", *rest)
         table = Table("client", "uploads", *names, "before", "after", box=None, padding=(0, 1, 0, 0))
