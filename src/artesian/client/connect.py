@@ -80,8 +80,9 @@ class Client(Session):
             changed: Say that the client's data changed since the last time.
             tune: Train what comes back for so many epochs on this client's data before using it. That stays here.
             accept: "better" returns the best of what was trained, what came back, the mean of the two and what was
-                used before, judged on data held back from training. "always" returns what came back, and holds nothing
-                back; so does "better" where too few data can be held back. `why` of the result says so.
+                used before, judged on data held back from training. Where too few data can be held back, it
+                is the mean of what was trained and what came back; `why` of the result says so. "always" returns what
+                came back, and holds nothing back.
             hold_back: The share of the data to hold back, above 0 and at most 0.5.
             report: Tell the server, with the next upload, how this refresh changed the score on the data held back, and
                 whether `changed` was given: its operator sees them on the live page. Off unless asked for.
