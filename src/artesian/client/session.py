@@ -130,10 +130,11 @@ class Session:
 
         That is the best of what was trained, what came back, the mean of the two and what was used before, judged on a
         share of the data that is held back from training. Where nothing can be held back, it is the mean of what was
-        trained and what came back; with `accept="always"`, what came back. Without a task (a round is still open) it is what the client has. `changed` says that its
-        data changed. Where a task only asks for an estimate and is answered with another, that is done at once, too.
-        With `tune`, what comes back is also trained for so many epochs more on the learner's data; that stays here.
-        With `report`, the upload tells the server how the refresh before it went.
+        trained and what came back; with `accept="always"`, what came back. Without a task (a round is still open) it is
+        what the client has. `changed` says that its data changed. Where a task only asks for an estimate and is
+        answered with another, that is done at once, too. With `tune`, what comes back is also trained for so many
+        epochs more on the learner's data; that stays here. With `report`, the upload tells the server how the refresh
+        before it went.
         """
         _check_tune(tune)
         split = split_for(learner, accept, hold_back, self.client)
