@@ -500,7 +500,7 @@ def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
     ran = sum(main.values()) - main["starting"]
     assert ran == pytest.approx(told["wall_seconds"], abs=0.5)
     assert min(main[part] for part in ("starting", "folding", "comparing", "other")) > 0
-    assert min(busy[part] for part in ("training", "measuring", "evaluating")) > 0
+    assert min(busy[part] for part in ("training", "evaluating")) > 0
     if workers:
         assert sum(busy.values()) == pytest.approx(workers * ran, abs=0.1)
         assert main["moving"] > 0 < busy["moving"]
