@@ -514,10 +514,10 @@ def test_a_profile_says_where_the_time_went(whole, tmp_path, workers) -> None:
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        (["algorithm.name=cdfl"], ["appraising"]),
+        (["algorithm.name=cdfl"], ["measuring", "appraising"]),
         (
             ["algorithm.name=confluence", "algorithm.estimator=calibrated", "algorithm.calibrate_every=20"],
-            ["comparing", "studying"],
+            ["measuring", "comparing", "studying"],
         ),
     ],
 )
