@@ -789,3 +789,15 @@ def test_a_learner_is_taken_apart_and_put_together() -> None:
     dataset = torch.utils.data.TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
     read = TorchLearner.over(dataset, model, room=0).part(np.array([5, 0]))
     np.testing.assert_array_equal(read.losses(start), parts[0].losses(start))
+
+
+def test_samples_are_handed_out_as_rows_and_refused_where_their_sizes_differ(monkeypatch) -> None:
+    learner = NOISY.learner(*points(5))
+    assert [array.shape for array in learner.arrays()] == [(5, 4), (5,)]
+
+    def ordered(what: str):
+        return iter([(None, torch.zeros(2, width), torch.zeros(2)) for width in (3, 4)])
+
+    monkeypatch.setattr(learner.source, "ordered", ordered)
+    with pytest.raises(BadData, match="different sizes have no common row"):
+        learner.arrays()

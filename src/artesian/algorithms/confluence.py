@@ -68,10 +68,7 @@ FIRMNESS = 60.0  # the pull is the square of this times how far a training moves
 FIRMEST = 1.0  # the strongest such pull
 FIRST_PULL = 0.2  # before any change is known
 PAPER = (0.5, 0.25)  # c1 and c2 of CDFL's rule
-SILENT = (
-    "gate",
-    "calibrated",
-)  # estimators that have nothing to say where clusters are found: the default, and an earlier one
+SILENT = ("gate", "calibrated")  # of no effect where clusters are found: the default, and an earlier one
 
 
 @dataclass(frozen=True)
