@@ -5,7 +5,7 @@
 // It learns a softmax regression (dense.weight, dense.bias) from {"x": [[...], ...], "y": [0, 1, ...]}: joins, trains the
 // model it is given, uploads, and keeps what it is given next in HOME/task.safetensors. Kill it anywhere and start it again.
 // With TIMES 0 it trains and uploads nothing: it draws the model that the server has for it now into HOME/drawn.safetensors.
-// It follows the recipe `train` with gradient descent. Whatever else a task asks for (another recipe, Adam, a mask, ...) it
+// It follows the recipe `train` with gradient descent, and asks the gate of a task for its mixture. Whatever else a task asks for (another recipe, Adam, a mask, ...) it
 // refuses by name: a task that is followed by half would spoil the federation.
 
 import { createHash, randomBytes } from "node:crypto";
@@ -64,7 +64,7 @@ const FOLLOWS = {
   sparsity: [(value) => value === 0, "no mask of small weights"],
   keep: [(value) => !value, "no model kept beside the task"],
   labels: [(value) => !value, "no count of labels kept"],
-  gate: [() => true, ""], // it may be asked for this client's mixture: whoever does not gets the mean of all clusters
+  gate: [() => true, ""], // tells this client's mixture; one that it cannot ask is left out
   clusters: [() => true, ""], // the names of its answers
   keep_optimizer_state: [(value) => !value, "an optimiser that starts afresh in every task"],
 };
@@ -111,6 +111,50 @@ function shuffled(count) {
     [order[i], order[other]] = [order[other], order[i]];
   }
   return order;
+}
+
+// A gate is a classifier of clusters that comes with a task. Asked about every sample, it tells the shares of clusters in them:
+// scores linear in 32 random features and a 1, alone and once more for the sample's label; then expectation maximisation.
+const FEATURES = 32, LABELS = 32, ROUNDS = 100, LEAST = 1e-3;
+function mixture({ gate, clusters }) {
+  if (gate?.features !== "hashed" || !gate.classes) return null; // none, or of another kind: the server goes by what it knows
+  const many = gate.clusters, weights = halves(Buffer.from(gate.weights, "base64"));
+  const answers = x.map((row, n) => {
+    const inputs = row.map((value) => (value - gate.shift) / gate.scale), label = gate.classes === LABELS ? y[n] % LABELS : y[n];
+    const seen = Array.from({ length: FEATURES }, (_, j) => {
+      const sum = inputs.reduce((s, value, i) => s + value * hashed(i * FEATURES + j + 1), 0);
+      return Math.max(0, sum / Math.sqrt(row.length) + hashed(row.length * FEATURES + j + 1) / 2);
+    }).concat(1);
+    const score = new Array(many).fill(0);
+    seen.forEach((value, j) => {
+      const own = label < gate.classes ? seen.length + j * gate.classes + label : null; // the row of this feature and label
+      for (let k = 0; k < many; k++) score[k] += value * (weights[j * many + k] + (own === null ? 0 : weights[own * many + k]));
+    });
+    return score.map((s) => Math.exp(s - Math.max(...score)));
+  });
+  let shares = new Array(many).fill(1 / many);
+  for (let round = 0; round < ROUNDS; round++) {
+    const sums = new Array(many).fill(0);
+    for (const answer of answers) {
+      const weighed = answer.map((a, k) => a * shares[k]), total = weighed.reduce((a, b) => a + b);
+      weighed.forEach((value, k) => (sums[k] += value / total / answers.length));
+    }
+    shares = sums;
+  }
+  shares = shares.map((share) => Math.max(share, LEAST));
+  const total = shares.reduce((a, b) => a + b);
+  return Object.fromEntries(clusters.map((name, k) => [name, shares[k] / total]));
+}
+function hashed(n) { // the same random number for everybody: mean 0, variance 1
+  n = Math.imul(n ^ (n >>> 16), 0x85ebca6b);
+  n = Math.imul(n ^ (n >>> 13), 0xc2b2ae35);
+  return Math.sqrt(12) * ((((n ^ (n >>> 16)) >>> 0) + 0.5) / 2 ** 32 - 0.5);
+}
+function halves(bytes) { // float16, little-endian
+  return Float64Array.from({ length: bytes.length / 2 }, (_, i) => {
+    const bits = bytes.readUInt16LE(2 * i), power = (bits >> 10) & 31, rest = (bits & 1023) / 1024;
+    return (bits >> 15 ? -1 : 1) * (power ? (1 + rest) * 2 ** (power - 15) : rest * 2 ** -14);
+  });
 }
 
 // HTTP: what may pass is tried again, after as long as the server asks for and a little more by chance.
@@ -174,7 +218,7 @@ for (let turn = 0; turn < Number(times); turn++) {
   if (!body) {
     checkTask(task);
     const [[name, given]] = Object.entries(task.models);
-    const told = { client, number: task.number, samples: x.length, mixture: null, metrics: {} };
+    const told = { client, number: task.number, samples: x.length, mixture: mixture(task.settings), metrics: {} };
     save("upload.safetensors", (body = encode(told, name, train(given, layout, task.settings))));
   }
   const { number } = decode(body);

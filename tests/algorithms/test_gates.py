@@ -196,3 +196,25 @@ def test_a_gate_says_which_clusters_it_cannot_tell_apart_and_they_share_alike() 
     said = replace(start, memory={"gate_tried": {"alike": [["k1", "k2"]]}})
     sent = Measured(Upload("a", 1, 5, {}, {"k0": 0.5, "k1": 0.4, "k2": 0.1}), Receipt(1, 0, "train", ()))
     assert Confluence().shares_told(said, sent) == pytest.approx([0.5, 0.25, 0.25])  # type: ignore[arg-type]
+
+
+def test_the_first_hashed_numbers_by_plain_integers() -> None:
+    """1, mixed by hand: 1 * 0x85EBCA6B = 0x85EBCA6B, xor its upper 19 bits = 0x85EFE535, times 0xC2B2AE35, and so on."""
+
+    def by_hand(n: int) -> float:
+        n = (n ^ n >> 16) * 0x85EBCA6B % 2**32
+        n = (n ^ n >> 13) * 0xC2B2AE35 % 2**32
+        return 12**0.5 * (((n ^ n >> 16) + 0.5) / 2**32 - 0.5)
+
+    assert gates.hashed(5000).tolist() == pytest.approx([by_hand(n) for n in range(1, 5001)], rel=1e-12)
+    assert gates.hashed(2).tolist() == pytest.approx([-0.6318560, -1.0695941], abs=1e-6)
+    assert abs(gates.hashed(5000).mean()) < 0.03 and abs(gates.hashed(5000).var() - 1) < 0.03
+
+
+def test_a_gate_of_an_earlier_store_keeps_its_features_and_an_unknown_kind_is_refused() -> None:
+    gate, (x, y) = fitted(groups()), groups(50)["k0"].arrays()
+    earlier = {key: value for key, value in gate.text.items() if key != "features"}
+    assert (Gate.of(earlier).features, Gate.of(gate.text).features) == ("normal", "hashed")
+    assert Gate.of(earlier).shares(x, y).tolist() != gate.shares(x, y).tolist()
+    with pytest.raises(BadFormat, match="gate of the task cannot be read.*install a newer artesian"):
+        Gate.of({**gate.text, "features": "of tomorrow"})

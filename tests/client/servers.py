@@ -12,7 +12,7 @@ POINTS = """
 import os
 from dataclasses import replace
 import numpy as np
-from artesian import CDFL, IFCA, FedBuff, FedProx, Plan
+from artesian import CDFL, IFCA, Confluence, FedBuff, FedProx, Plan
 from artesian.learners.arrays import SoftmaxRegression
 from artesian.server.federation import Federation
 

@@ -15,6 +15,7 @@ from servers import POINTS, Process
 
 from artesian.core import Plan, Task, Upload
 from artesian.params import seal
+from artesian.recipes.train import asked
 from artesian.storage.codec import decode, encode
 
 pytestmark = pytest.mark.heavy
@@ -92,6 +93,20 @@ def test_it_draws_between_uploads(serve, tmp_path) -> None:
     assert line["moved"].endswith("versions=2")
     assert (home / "task.safetensors").read_bytes() == task
     assert sorted(member["answered"] for member in server.stop().values()) == [1, 2]
+
+
+def test_it_asks_the_gate_for_its_mixture_as_the_python_client_does(serve, tmp_path) -> None:
+    server, home = serve("Confluence()"), tmp_path / "home"
+    module = points(server.folder)
+    parts = [module.draw(cluster, seed=3, count=count) for cluster, count in ((0, 10), (1, 30))]
+    x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
+    (tmp_path / "data.json").write_text(json.dumps({"x": x.tolist(), "y": y.tolist()}))
+    (line,) = run(server.url, server.token, home, 1, str(tmp_path / "data.json"))
+    task = decode("task", (home / "task.safetensors").read_bytes(), Task)
+    told = asked(task, module.MODEL.learner(x, y))
+    assert told is not None and line["mixture"] == pytest.approx(told, abs=1e-6)
+    assert 0.6 < told["k1"] < 0.9  # of 40 samples 30
+    server.stop()
 
 
 @pytest.mark.parametrize(

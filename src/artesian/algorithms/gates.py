@@ -1,7 +1,7 @@
 """A gate: a small classifier of clusters that a client runs on its own samples, to estimate its mixture itself.
 
-It sees random features of the input, the same for everybody, and the target: so it is a few kilobytes, needs no model,
-and does not depend on what the client was given. Of labels its score is linear in the features, alone and once more for
+It sees random features of the input, the same for everybody and made by integer arithmetic that any language has, and
+the target: so it is a few kilobytes, needs no model, and does not depend on what the client was given. Of labels its score is linear in the features, alone and once more for
 every label; of numbers it is linear in the features less half the squared error of a small regression, in units of how
 far such regressions are usually off. From its answers, sample by sample, shares follow by expectation
 maximisation, as in the estimation of label shift (Saerens et al. 2002). Only the shares leave the client.
@@ -13,7 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from artesian.core import ClusterId, Divisible, Learner, Readable, generator
 from artesian.errors import BadData, BadFormat, SettingError
 
 Samples = tuple[np.ndarray, np.ndarray]  # inputs and targets
+Randomness = Literal["hashed", "normal"]  # how the directions of features are made: by integers, or, earlier, by numpy
 
 SIZE = 32  # random features of an input
 RIDGE = 1e-3  # of the fit, relative to the number of samples
@@ -45,10 +46,12 @@ class Gate:
     shift: float
     scale: float
     classes: int  # 0: targets are numbers
+    features: Randomness = "hashed"
 
     def answers(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """How likely every sample (rows) is of every cluster (columns), if all clusters are equally likely."""
-        scores = _scores(self.weights.astype(np.float64), (x - self.shift) / self.scale, y, self.classes)
+        weights, seen = self.weights.astype(np.float64), _seen((x - self.shift) / self.scale, self.features)
+        scores = _scores(weights, seen, y, self.classes)
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         found: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
         return found
@@ -66,9 +69,8 @@ class Gate:
     def text(self) -> dict[str, Any]:
         """The gate as JSON values, for a task."""
         packed = b64encode(self.weights.astype(np.float16).tobytes()).decode()
-        return {"weights": packed, "clusters": self.weights.shape[1], "shift": self.shift, "scale": self.scale} | {
-            "classes": self.classes
-        }
+        told = {"weights": packed, "clusters": self.weights.shape[1], "shift": self.shift, "scale": self.scale}
+        return {**told, "classes": self.classes, "features": self.features}
 
     @classmethod
     def of(cls, text: Mapping[str, Any]) -> Self:
@@ -76,9 +78,12 @@ class Gate:
         try:
             numbers = np.frombuffer(b64decode(text["weights"], validate=True), np.float16).astype(np.float32)
             weights = numbers.reshape(-1, int(text["clusters"]))
-            return cls(weights, float(text["shift"]), float(text["scale"]), int(text["classes"]))
+            features = _known(text.get("features", "normal"))  # not said in stores from before there were two
+            return cls(weights, float(text["shift"]), float(text["scale"]), int(text["classes"]), features)
         except (KeyError, TypeError, ValueError):
-            raise BadFormat("The gate of the task cannot be read", "Fetch the task again") from None
+            raise BadFormat(
+                "The gate of the task cannot be read", "Fetch the task again, or install a newer artesian"
+            ) from None
 
 
 def fitted(proxies: Mapping[ClusterId, Learner]) -> Gate:
@@ -87,11 +92,11 @@ def fitted(proxies: Mapping[ClusterId, Learner]) -> Gate:
     everything = np.concatenate([x for x, _ in sets])
     classes = _classes([y for _, y in sets])
     rough = Gate(np.zeros((1, len(sets))), float(everything.mean()), float(everything.std()) or 1.0, classes)
-    kept, others = ([((x[i::2] - rough.shift) / rough.scale, y[i::2]) for x, y in sets] for i in (0, 1))
+    kept, others = ([(_seen((x[i::2] - rough.shift) / rough.scale), y[i::2]) for x, y in sets] for i in (0, 1))
     weights = _of_labels(kept, classes) if classes else _of_numbers(kept, others)
     told = [
-        np.concatenate([_scores(weights, x, y, classes) for x, y in others]),
-        _of_which([len(x) for x, _ in others]),
+        np.concatenate([_scores(weights, seen, y, classes) for seen, y in others]),
+        _of_which([len(seen) for seen, _ in others]),
     ]
     sure = min(SHARPNESS, key=lambda times: _surprise(times * told[0], told[1]))
     return replace(rough, weights=_surer(weights, float(sure), classes).astype(np.float16).astype(np.float32))
@@ -163,24 +168,24 @@ def _label(y: np.ndarray, classes: int) -> np.ndarray:
 
 def _of_labels(sets: Sequence[Samples], classes: int) -> np.ndarray:
     """A linear score: the least squares of which cluster a sample is of."""
-    return _least(np.concatenate([_features(x, y, classes) for x, y in sets]), _of_which([len(x) for x, _ in sets]))
+    features = np.concatenate([_features(seen, y, classes) for seen, y in sets])
+    return _least(features, _of_which([len(seen) for seen, _ in sets]))
 
 
 def _of_numbers(sets: Sequence[Samples], others: Sequence[Samples]) -> np.ndarray:
     """A linear score of the inputs, and a regression for each cluster, with its error on the other halves."""
-    linear = _least(np.concatenate([_seen(x) for x, _ in sets]), _of_which([len(x) for x, _ in sets]))
-    lines = [_least(_seen(x), _number(y)) for x, y in sets]
-    errors = [float(np.mean((_number(y) - _seen(x) @ line) ** 2)) for (x, y), line in zip(others, lines, strict=True)]
+    linear = _least(np.concatenate([seen for seen, _ in sets]), _of_which([len(seen) for seen, _ in sets]))
+    lines = [_least(seen, _number(y)) for seen, y in sets]
+    errors = [float(np.mean((_number(y) - seen @ line) ** 2)) for (seen, y), line in zip(others, lines, strict=True)]
     sharp = 1 / np.sqrt(np.maximum(errors, 1e-6 * max(errors) + 1e-12))
     linear[-1] += np.log(sharp)  # the last feature is 1
     return np.concatenate([linear, np.concatenate(lines, axis=1) * sharp, sharp[None]])
 
 
-def _scores(weights: np.ndarray, x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+def _scores(weights: np.ndarray, seen: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
     """How well every sample (rows) fits every cluster (columns)."""
     if classes or len(weights) == 2 * (SIZE + 1):  # as in stores from before numbers had a regression
-        return _features(x, y, classes) @ weights
-    seen = _seen(x)
+        return _features(seen, y, classes) @ weights
     linear, lines, sharp = np.split(weights, [SIZE + 1, 2 * (SIZE + 1)])
     scores: np.ndarray = seen @ linear - 0.5 * np.square(_number(y) * sharp - seen @ lines)
     return scores
@@ -194,20 +199,42 @@ def _surer(weights: np.ndarray, times: float, classes: int) -> np.ndarray:
     return weights * by
 
 
-def _seen(x: np.ndarray) -> np.ndarray:
+def _seen(x: np.ndarray, features: Randomness = "hashed") -> np.ndarray:
     """Random features of the inputs, and a 1."""
-    rng, width = generator("gate", x.shape[1]), x.shape[1]
-    directions, offsets = rng.normal(0, 1 / sqrt(width), (width, SIZE)), rng.normal(0, 0.5, SIZE)
-    rows = max(1, AT_ONCE // width)
+    directions, offsets = _directions(x.shape[1], features)
+    rows = max(1, AT_ONCE // x.shape[1])
     bent = [np.maximum(x[i : i + rows] @ directions + offsets, 0.0) for i in range(0, max(len(x), 1), rows)]
     return np.concatenate([np.concatenate(bent), np.ones((len(x), 1))], axis=1)
 
 
-def _features(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
+def _directions(width: int, features: Randomness) -> tuple[np.ndarray, np.ndarray]:
+    """What an input of this width is multiplied with for each feature (columns), and what is added then."""
+    if features == "normal":
+        rng = generator("gate", width)
+        return rng.normal(0, 1 / sqrt(width), (width, SIZE)), rng.normal(0, 0.5, SIZE)
+    numbers = hashed((width + 1) * SIZE).reshape(width + 1, SIZE)
+    return numbers[:-1] / sqrt(width), numbers[-1] / 2
+
+
+def hashed(count: int) -> np.ndarray:
+    """So many numbers that look random, of mean 0 and variance 1: the bits of 1, 2, 3, ... mixed as MurmurHash3 ends."""
+    bits = np.arange(1, count + 1, dtype=np.uint32)
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        bits = (bits ^ (bits >> np.uint32(shift))) * np.uint32(factor)  # modulo 2^32
+    bits ^= bits >> np.uint32(16)
+    return sqrt(12) * ((bits + 0.5) / 2.0**32 - 0.5)
+
+
+def _known(features: Any) -> Randomness:
+    if features not in get_args(Randomness):
+        raise ValueError(features)
+    return features
+
+
+def _features(seen: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
     """What is seen of the inputs, and the same once more for every label, or times the target."""
-    seen = _seen(x)
     said = (_label(y, classes)[:, None] == np.arange(classes)).astype(np.float64) if classes else _number(y)
-    return np.concatenate([seen, (seen[:, :, None] * said[:, None, :]).reshape(len(x), -1)], axis=1)
+    return np.concatenate([seen, (seen[:, :, None] * said[:, None, :]).reshape(len(seen), -1)], axis=1)
 
 
 def _number(y: np.ndarray) -> np.ndarray:
