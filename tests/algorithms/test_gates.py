@@ -199,7 +199,7 @@ def test_a_gate_says_which_clusters_it_cannot_tell_apart_and_they_share_alike() 
 
 
 def test_the_first_hashed_numbers_by_plain_integers() -> None:
-    """1, mixed by hand: 1 * 0x85EBCA6B = 0x85EBCA6B, xor its upper 19 bits = 0x85EFE535, times 0xC2B2AE35, and so on."""
+    """Of 1: 1 * 0x85EBCA6B = 0x85EBCA6B, xor its upper 19 bits = 0x85EFE535, times 0xC2B2AE35, and so on."""
 
     def by_hand(n: int) -> float:
         n = (n ^ n >> 16) * 0x85EBCA6B % 2**32
@@ -216,5 +216,5 @@ def test_a_gate_of_an_earlier_store_keeps_its_features_and_an_unknown_kind_is_re
     earlier = {key: value for key, value in gate.text.items() if key != "features"}
     assert (Gate.of(earlier).features, Gate.of(gate.text).features) == ("normal", "hashed")
     assert Gate.of(earlier).shares(x, y).tolist() != gate.shares(x, y).tolist()
-    with pytest.raises(BadFormat, match="gate of the task cannot be read.*install a newer artesian"):
+    with pytest.raises(BadFormat, match=r"gate of the task cannot be read.*install a newer artesian"):
         Gate.of({**gate.text, "features": "of tomorrow"})

@@ -1,10 +1,11 @@
 """A gate: a small classifier of clusters that a client runs on its own samples, to estimate its mixture itself.
 
 It sees random features of the input, the same for everybody and made by integer arithmetic that any language has, and
-the target: so it is a few kilobytes, needs no model, and does not depend on what the client was given. Of labels its score is linear in the features, alone and once more for
-every label; of numbers it is linear in the features less half the squared error of a small regression, in units of how
-far such regressions are usually off. From its answers, sample by sample, shares follow by expectation
-maximisation, as in the estimation of label shift (Saerens et al. 2002). Only the shares leave the client.
+the target: so it is a few kilobytes, needs no model, and does not depend on what the client was given. Of labels its
+score is linear in the features, alone and once more for every label; of numbers it is linear in the features less half
+the squared error of a small regression, in units of how far such regressions are usually off. From its answers, sample
+by sample, shares follow by expectation maximisation, as in the estimation of label shift (Saerens et al. 2002). Only
+the shares leave the client.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ def _directions(width: int, features: Randomness) -> tuple[np.ndarray, np.ndarra
 
 
 def hashed(count: int) -> np.ndarray:
-    """So many numbers that look random, of mean 0 and variance 1: the bits of 1, 2, 3, ... mixed as MurmurHash3 ends."""
+    """So many fixed numbers of mean 0 and variance 1: the bits of 1, 2, 3, ... mixed as at the end of MurmurHash3."""
     bits = np.arange(1, count + 1, dtype=np.uint32)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         bits = (bits ^ (bits >> np.uint32(shift))) * np.uint32(factor)  # modulo 2^32
