@@ -445,6 +445,7 @@ class Seen:
     length: float = 0.0  # of its change as it was folded; 0: not known
     rise: float | None = None  # how much it raised a held-back loss, without its sign; None: not known
     habit: float | None = None  # how much its uploads raise that loss in the mean, the newest most; None: not known
+    stride: float | None = None  # the length of its changes in the mean, in usual ones, likewise
 
 
 @dataclass(frozen=True)

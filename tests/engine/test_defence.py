@@ -8,7 +8,8 @@ import pytest
 from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, CDFL, Confluence, FedAsync, FedAvg, FedBuff
-from artesian.core import Event, Ledger, Member, Receipt, Seen, Step, Task, Upload
+from artesian.core import Desk, Event, Ledger, Member, Receipt, Seen, Step, Task, Upload
+from artesian.engine.bounding import desk_noting
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.defence import (
     NO_BUDGET,
@@ -77,7 +78,7 @@ def test_only_the_newest_members_are_remembered_and_a_join_forgets_no_length() -
         known = noted(known, f"c{i}", 1, 1.0)
     assert (len(known.seen), known.seen[0].client) == (REMEMBERED, "c9")
     known = noted(known, "c9", 7)
-    assert known.seen[-1] == Seen("c9", 7, 1.0)
+    assert known.seen[-1] == Seen("c9", 7, 1.0, stride=1.0)
 
 
 def test_a_change_is_clipped_to_three_usual_ones() -> None:
@@ -88,6 +89,29 @@ def test_a_change_is_clipped_to_three_usual_ones() -> None:
     assert (found.length, found.spent) == (pytest.approx(0.6), pytest.approx(3))
     found = within((3, 4, 0), known, delta=True)
     np.testing.assert_allclose(found.upload.params, [0.36, 0.48, 0], rtol=1e-6)
+
+
+def test_the_changes_of_one_member_are_bounded_in_the_mean_by_hand() -> None:
+    known = noted(ledger(0.1, 0.2, 0.3), "c9", 10, 0.6)
+    assert (known.seen[-1].stride, usual_length(known)) == (pytest.approx(3), 0.2)  # its first: three usual ones
+    assert within((3, 4, 0), known).length == pytest.approx(0.2)  # 3 + 4 (1.5 - 3) is below 1, which is always allowed
+    known = noted(known, "c9", 10, 0.2)
+    assert known.seen[-1].stride == pytest.approx(2.5)  # 3 + (1 - 3) / 4
+    for length in (0.2, 0.2, 0.2):
+        known = noted(known, "c9", 10, length)
+    assert known.seen[-1].stride == pytest.approx(1.6328125)
+    assert within((3, 4, 0), known).length == pytest.approx(0.2 * 1.1015625)  # 1.6328125 + 4 (1.5 - 1.6328125)
+    known = noted(known, "c9", 10, 0.2 * 1.1015625)
+    assert known.seen[-1].stride == pytest.approx(1.5)  # the mean may be so much, and stays there
+    assert within((3, 4, 0), known).length == pytest.approx(0.2 * 1.5)
+
+
+def test_a_calm_member_may_bring_one_long_change() -> None:
+    known = noted(noted(ledger(0.1, 0.2, 0.3), "c9", 10, 0.2), "c9", 10, 0.2)
+    assert known.seen[-1].stride == pytest.approx(1)
+    assert within((3, 4, 0), known).length == pytest.approx(0.6)  # 1 + 4 (1.5 - 1): as much as the clip allows
+    assert within((3, 4, 0), known, defence=replace(ALL, clip=0.0, stride=2.0)).length == pytest.approx(1.0)
+    assert within((3, 4, 0), known, defence=replace(ALL, clip=0.0, stride=0.0)).length == pytest.approx(1.2)  # budget
 
 
 def test_the_first_change_is_no_longer_than_the_model() -> None:
@@ -226,8 +250,17 @@ def test_settings_from_before_there_were_habits_judge_as_they_did() -> None:
     assert {seen.habit for seen in judged(older, known, {"c1/7": ("c1", 0.019)})[0].seen} == {None}
 
 
+def test_settings_from_before_there_were_strides_remember_none() -> None:
+    told = {name: value for name, value in ALL.tree.items() if name != "stride"}
+    older = with_fields(Defence(), with_defaults(Defence(), told))
+    assert older == replace(ALL, stride=0.0)
+    desk = desk_noting(older, Desk(ledger=ledger(1, 1, 1)), "c0", 10, 2.0)
+    assert {seen.stride for seen in desk.ledger.seen} == {None}
+    assert desk_noting(ALL, desk, "c0", 10, 2.0).ledger.seen[-1].stride == 2
+
+
 def test_what_cannot_be_is_refused() -> None:
-    for wrong in ({"clip": -1.0}, {"budget": inf}, {"weights": "size"}, {"rise_samples": 0}):
+    for wrong in ({"clip": -1.0}, {"stride": 0.5}, {"budget": inf}, {"weights": "size"}, {"rise_samples": 0}):
         with pytest.raises(ValueError, match="must be"):
             Defence(**wrong)
 
@@ -350,7 +383,7 @@ def test_restored_and_replayed_it_has_the_same_bits(algorithm) -> None:
 
 def test_a_fold_that_raises_a_held_back_loss_is_not_made() -> None:
     seen: list[Event] = []
-    federation = joined(FedAsync(), 8, replace(ALL, clip=0.0, budget=0.0, refuse=0.0))
+    federation = joined(FedAsync(), 8, replace(ALL, clip=0.0, stride=0.0, budget=0.0, refuse=0.0))
     for _ in range(24):
         federation.step()
     before = federation.coordinator.state
@@ -367,7 +400,7 @@ def test_a_fold_that_raises_a_held_back_loss_is_not_made() -> None:
 
 def test_a_late_upload_is_judged_by_the_step_it_would_make_in_time() -> None:
     seen: list[Event] = []
-    federation = joined(FedAsync(alpha=0.5), 8, replace(ALL, clip=0.0, budget=0.0, refuse=0.0))
+    federation = joined(FedAsync(alpha=0.5), 8, replace(ALL, clip=0.0, stride=0.0, budget=0.0, refuse=0.0))
     for _ in range(20):
         federation.step()
     state = federation.coordinator.state
@@ -385,7 +418,7 @@ def test_a_late_upload_is_judged_by_the_step_it_would_make_in_time() -> None:
 
 def test_uploads_of_a_buffer_are_judged_one_by_one() -> None:
     seen: list[Event] = []
-    federation = joined(FedBuff(buffer_size=3), 8, replace(ALL, clip=0.0, budget=0.0, refuse=0.0))
+    federation = joined(FedBuff(buffer_size=3), 8, replace(ALL, clip=0.0, stride=0.0, budget=0.0, refuse=0.0))
     for _ in range(30):
         federation.step()
     federation.coordinator.record = seen.append
@@ -401,7 +434,7 @@ def test_uploads_of_a_buffer_are_judged_one_by_one() -> None:
 @pytest.mark.parametrize("newcomer", [4.0, 0.0])
 def test_the_first_buffer_is_judged_by_itself(newcomer) -> None:
     seen: list[Event] = []
-    defence = replace(ALL, clip=0.0, budget=0.0, refuse=0.0, newcomer=newcomer)
+    defence = replace(ALL, clip=0.0, stride=0.0, budget=0.0, refuse=0.0, newcomer=newcomer)
     federation = joined(FedBuff(buffer_size=6), 8, defence)
     federation.coordinator.record = seen.append
     for client, times in (("c1", 1), ("c0", -300), ("c2", 1), ("c3", 1), ("c4", 1), ("c5", 1)):

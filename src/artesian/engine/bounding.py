@@ -28,7 +28,9 @@ def counted(defence: Defence | None, desk: Desk, client: ClientId, claimed: int)
 
 def desk_noting(defence: Defence | None, desk: Desk, client: ClientId, samples: int, length: float = 0.0) -> Desk:
     """The desk, its ledger with a member's newest numbers."""
-    return desk if defence is None else replace(desk, ledger=noted(desk.ledger, client, samples, length))
+    if defence is None:
+        return desk
+    return replace(desk, ledger=noted(desk.ledger, client, samples, length, strides=defence.stride > 0))
 
 
 def spend(defence: Defence | None, change: Change, measured: Measured, member: Member, present: int) -> None:

@@ -22,8 +22,8 @@ REMEMBERED = 101  # members, those with the newest uploads
 KNOWN = 5  # members whose rises must be known before a fold is judged by them
 EXHAUSTED = 0.01  # of a usual change: with less than this left, an upload is set aside
 BEYOND = 1e6  # of a held-back loss: a rise that is always too far
-NEWEST = 0.25  # what the newest rise counts in the mean of a member
-BOUNDS = ("clip", "refuse", "budget", "samples", "rise", "habit", "newcomer", "harmless")
+NEWEST = 0.25  # what the newest upload counts in the mean of a member
+BOUNDS = ("clip", "stride", "refuse", "budget", "samples", "rise", "habit", "newcomer", "harmless")
 NO_BUDGET = "its member has spent its budget"
 
 
@@ -32,6 +32,7 @@ class Defence:
     """What one member may do to a federation. Every bound is a multiple of what is usual, and 0 turns it off."""
 
     clip: float = 3.0  # usual changes an upload may bring; longer ones are shortened
+    stride: float = field(default=1.5, metadata={BEFORE: 0.0})  # and one member's in the mean; one is always allowed
     refuse: float = 100.0  # times the model, or the usual change, beyond which an upload is refused
     budget: float = 6.0  # usual changes of one member while every other member uploads once, on average
     samples: float = 3.0  # usual numbers of samples that one member may claim; more count as so many
@@ -46,6 +47,7 @@ class Defence:
         told = vars(self)
         rules = {
             **{f"{bound} is finite and at least 0": isfinite(told[bound]) and told[bound] >= 0 for bound in BOUNDS},
+            "stride is 0 or at least 1": not 0 < self.stride < 1,
             "weights is samples or equal": self.weights in ("samples", "equal"),
             "rise_samples is at least 1": self.rise_samples >= 1,
         }
@@ -66,6 +68,15 @@ class Defence:
     def most(self, times: float, usual: float | None) -> float:
         """The largest rise that is not too far: so many usual ones, where they are known, and what is harmless."""
         return BEYOND if usual is None else max(self.harmless, times * usual)
+
+    def longest(self, ledger: Ledger, client: ClientId, size: float) -> float:
+        """How long the next change of a member may be; before any length is known, as long as its model."""
+        usual = usual_length(ledger)
+        if usual is None:
+            return size if self.clip else inf
+        mean = next((seen.stride for seen in ledger.seen if seen.client == client), None)
+        stride = inf if mean is None or not self.stride else max(1.0, mean + (self.stride - mean) / NEWEST)
+        return usual * min(self.clip or inf, stride)
 
     def left(self, ledger: Ledger, member: Member, present: int) -> float:
         """What is left of a member's budget, in usual changes; without end where it is alone."""
@@ -104,7 +115,7 @@ def bounded(
     if left < EXHAUSTED:
         return Bounded(upload, aside=NO_BUDGET)
     unit = usual or min(sent, size)
-    longest = min(left * unit, inf if not defence.clip else defence.clip * usual if usual else size)
+    longest = min(left * unit, defence.longest(ledger, upload.client, size))
     within = upload if sent <= longest else clip_upload(layout, upload, origins, longest)
     return Bounded(within, min(sent, longest), min(sent, longest) / unit)
 
@@ -145,10 +156,12 @@ def lower_median(numbers: Sequence[float]) -> float | None:
     return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else None
 
 
-def noted(ledger: Ledger, client: ClientId, samples: int, length: float = 0.0) -> Ledger:
+def noted(ledger: Ledger, client: ClientId, samples: int, length: float = 0.0, strides: bool = True) -> Ledger:
     """The ledger with a member's newest numbers; a length of 0 says nothing new."""
     before = next((seen for seen in ledger.seen if seen.client == client), Seen(client, samples))
-    entry = replace(before, samples=samples, length=length or before.length)
+    usual = usual_length(ledger)
+    stride = _mean(before.stride, length / usual) if strides and length and usual else before.stride
+    entry = replace(before, samples=samples, length=length or before.length, stride=stride)
     others = tuple(seen for seen in ledger.seen if seen.client != client)
     return replace(ledger, seen=(*others, entry)[-REMEMBERED:])
 
@@ -173,7 +186,7 @@ def judged(
     for name, (client, rise) in rises.items():
         before = habits.get(client)
         if rise and usual is not None and defence.habit:
-            habits[client] = _habit(before, min(max(rise, 0.0), most))
+            habits[client] = _mean(before, min(max(rise, 0.0), most))
         if rise > bounds[client]:
             refused[name] = f"it would raise a held-back loss by {rise:.3g} of it, and {bounds[client]:.3g} is the most"
         elif before is not None and min(rise, habits[client] or 0.0) > often:
@@ -192,9 +205,9 @@ def _counting(ledger: Ledger, rises: Mapping[str, tuple[ClientId, float]]) -> Le
     return replace(ledger, seen=tuple(replace(s, rise=sizes.get(s.client, s.rise)) for s in ledger.seen))
 
 
-def _habit(before: float | None, rise: float) -> float:
-    """The mean of a member's rises, older ones counting less and less."""
-    return rise if before is None else before + NEWEST * (rise - before)
+def _mean(before: float | None, newest: float) -> float:
+    """The mean of what a member's uploads did, older ones counting less and less."""
+    return newest if before is None else before + NEWEST * (newest - before)
 
 
 def identity(upload: Upload) -> str:
