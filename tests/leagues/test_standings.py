@@ -118,12 +118,24 @@ def test_a_page_says_what_is_missing_uneven_and_failed() -> None:
     page = markdown(list(sections(PLAN, half)))
     for words in (
         "3 of 6 runs have finished.",
-        "Mind: the seeds of the methods differ",
+        "Compared by seed 0 alone: not all methods have finished others.",
         "the runs began with different versions of the code: 1, 2.",
         "| b | 1 of 2 |",
         "w, b, seed 1: The \\| disk is full.",
     ):
         assert words in page, words
+
+
+def test_only_seeds_that_all_have_finished_are_compared() -> None:
+    easy, hard = {0: summary(0.9), 1: summary(0.5)}, {0: summary(0.8)}  # b is worse, and had the easy seed alone
+    table = standings(PLAN, {A: easy, B: hard}, {}).worlds["w"]
+    assert (table.compared, table.uneven, table.ranks) == ((0,), False, {"a": 1.0, "b": 2.0})
+    assert table.scores["a"] == Spread(0.9, 0.0, 1)
+    assert "(of" not in markdown(list(sections(PLAN, standings(PLAN, {A: easy, B: hard}, {}))))
+    assert standings(PLAN, {A: easy}, {}).worlds["w"].compared == (0, 1)  # b has none at all
+    apart = standings(PLAN, {A: {0: summary(0.9)}, B: {1: summary(0.8)}}, {})
+    assert (apart.worlds["w"].compared, apart.worlds["w"].uneven) == ((0, 1), True)
+    assert "Mind: the seeds of the methods differ" in markdown(list(sections(PLAN, apart)))
 
 
 class Texts(HTMLParser):

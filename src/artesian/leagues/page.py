@@ -112,9 +112,11 @@ def _opening(result: Standings) -> Iterator[str]:
 
 
 def _notes(table: WorldTable) -> Iterator[str]:
-    seeds = {seeds for seeds in table.seeds.values() if seeds}
-    if len(seeds) > 1:
+    if table.uneven:
         yield "Mind: the seeds of the methods differ, and with them clients and data."
+    elif any(len(seeds) > len(table.compared) for seeds in table.seeds.values()):
+        numbers = ", ".join(map(str, table.compared))
+        yield f"Compared by seed {numbers} alone: not all methods have finished others."
     if not table.classifies:
         yield "Scores are minus mean squared errors: higher is better."
 
@@ -134,7 +136,7 @@ def world_grid(table: WorldTable) -> Grid:
     scale = " (per cent)" if table.classifies else ""
     meanings = {TITLES[name]: MEANINGS[name] + (scale if name in SCORES else "") for name in shown}
     meanings |= {"won": WON} if table.won else {}
-    seeds = {"seeds": "finished runs; figures are mean ± standard deviation over them"}
+    seeds = {"seeds": "finished runs; figures are mean ± standard deviation over seeds that all methods have finished"}
     return Grid(["method", "seeds", *meanings], rows, {**seeds, **meanings, "bold, ≈": BOLD})
 
 
@@ -154,7 +156,7 @@ def figure_cell(table: WorldTable, method: str, name: str) -> Cell:
     if found is None:
         return Cell("-")
     text = figure_text(found, name, table.classifies)
-    if found.count < len(table.seeds[method]):
+    if found.count < len(set(table.compared) & set(table.seeds[method])):
         text += f" (of {found.count})"
     first = method in table.best(name)
     return Cell(text if first or method not in table.near(name) else text + NEAR, first)

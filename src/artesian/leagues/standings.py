@@ -22,16 +22,22 @@ Summaries = Mapping[Pair, Mapping[int, Summary]]  # of finished runs, by seed
 
 @dataclass(frozen=True)
 class WorldTable:
-    """The methods in one world: every figure as mean and standard deviation over seeds."""
+    """The methods in one world: every figure as mean and standard deviation over the seeds that are compared."""
 
     world: str
     length: str
     classifies: bool  # whether scores are accuracies
     planned: tuple[int, ...]  # seeds
     seeds: Mapping[str, tuple[int, ...]]  # by method: those that finished
+    compared: tuple[int, ...]  # those that finished with every method that has any; where there is none, all
     rows: Mapping[str, Mapping[str, Spread]]  # by method and figure
     scores: Mapping[str, Spread]  # by method: what clients end up with
     won: Mapping[str, Mapping[str, float]]  # by method: which share of their choices each candidate won, if they choose
+
+    @property
+    def uneven(self) -> bool:
+        """Are methods compared by different seeds, because there is none with which all of them finished?"""
+        return any(seeds and not set(self.compared) <= set(seeds) for seeds in self.seeds.values())
 
     @property
     def ranks(self) -> dict[str, float]:
@@ -144,7 +150,9 @@ def standings(plan: LeaguePlan, found: Summaries, failed: Mapping[str, str], ver
 
 
 def _world(name: str, pairs: Sequence[Pair], found: Summaries) -> WorldTable:
-    here = {pair.method: found.get(pair, {}) for pair in pairs}
+    finished = {pair.method: found.get(pair, {}) for pair in pairs}
+    compared = _compared([set(runs) for runs in finished.values() if runs])
+    here = {method: {seed: runs[seed] for seed in compared if seed in runs} for method, runs in finished.items()}
     known = {m: [s for one in runs.values() if (s := score_of(one)) is not None] for m, runs in here.items()}
     scores = {method: spread(values) for method, values in known.items()}
     return WorldTable(
@@ -152,11 +160,17 @@ def _world(name: str, pairs: Sequence[Pair], found: Summaries) -> WorldTable:
         length=" or ".join(dict.fromkeys(f"{pair.length} {pair.unit}" for pair in pairs)),
         classifies=all(pair.classifies for pair in pairs),
         planned=pairs[0].seeds,
-        seeds={method: tuple(sorted(runs)) for method, runs in here.items()},
+        seeds={method: tuple(sorted(runs)) for method, runs in finished.items()},
+        compared=compared,
         rows={method: _row(list(runs.values())) for method, runs in here.items()},
         scores={method: score for method, score in scores.items() if score is not None},
         won={method: shares for method, runs in here.items() if (shares := _won(list(runs.values())))},
     )
+
+
+def _compared(finished: Sequence[set[int]]) -> tuple[int, ...]:
+    """The seeds with which every method finished, or if there is none, all with which any did."""
+    return tuple(sorted(set.intersection(*finished) or set.union(*finished))) if finished else ()
 
 
 def _row(summaries: Sequence[Summary]) -> dict[str, Spread]:
