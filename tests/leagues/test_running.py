@@ -352,6 +352,12 @@ def test_the_command_prints_tables_json_and_failures(scripted, tmp_path) -> None
     elsewhere = [*words[:-1], str(tmp_path / "new"), "--results", str(tmp_path / "league" / RESULTS)]
     plan_of = json.loads(CliRunner().invoke(cli.app, [*elsewhere, "--dry-run", "--json"]).stdout)
     assert (plan_of["runs"], plan_of["finished"]) == (4, 4)
+    assert CliRunner().invoke(cli.app, [*elsewhere, "--show", "--json"]).stdout == told.stdout
+    shown = CliRunner().invoke(cli.app, [*elsewhere, "--show"]).stdout
+    assert "CDFL\t1.5\t*1.50\t1 of 1\t-\t-" in shown and "the page is" not in shown
+    assert not (tmp_path / "new").exists()
+    both = CliRunner().invoke(cli.app, [*elsewhere, "--show", "--dry-run"])
+    assert str(both.exception) == "--dry-run says what would run, and --show what has finished. Give one of the two."
     assert CliRunner().invoke(cli.app, [*elsewhere, "--json"]).stdout == told.stdout
     assert scripted.began == []
 

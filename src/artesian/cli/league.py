@@ -14,6 +14,7 @@ import typer
 
 from artesian.cli.application import app
 from artesian.cli.console import err, out, print_table
+from artesian.errors import SettingError
 
 if TYPE_CHECKING:
     from artesian.leagues.plan import LeaguePlan, Pair
@@ -40,6 +41,9 @@ def league(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would run and how long it would take.")
     ] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the tables of what has finished, and run nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
     """Run methods x worlds x seeds, and write one page with the result.
@@ -50,10 +54,15 @@ def league(
     """
     from artesian.leagues.file import read
     from artesian.leagues.plan import planned
-    from artesian.leagues.running import check_folder, cores, forecast, run_league
+    from artesian.leagues.running import check_folder, cores, finished, forecast, run_league
 
+    if dry_run and show:
+        raise SettingError("--dry-run says what would run, and --show what has finished", "Give one of the two")
     check_folder(folder)
     plan, places = planned(read(source)), cores(jobs)
+    if show:
+        _print_result(finished(plan, folder, results), folder, as_json)
+        return
     try:
         with _progress() as tell:
             if dry_run:
@@ -107,7 +116,8 @@ def _print_result(result: Standings, folder: Path, as_json: bool) -> None:
         for title, grid in {**grids, "all worlds": overall_grid(result)}.items():
             rows = [[f"*{cell.text}" if cell.best else cell.text for cell in row] for row in grid.rows]
             print_table(list(grid.head), rows, title=title)
-        out.print(f"* is the best; the page is {folder / 'league.html'}", highlight=False)
+        page = folder / "league.html"
+        out.print(f"* is the best{f'; the page is {page}' if page.exists() else ''}", highlight=False)
     for run, message in result.failed.items():
         err.print(f"failed: {run}: {message}", style="red", markup=False, highlight=False)
 

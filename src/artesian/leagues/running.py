@@ -292,6 +292,13 @@ def forecast(
     return _estimate(folder, left, timings, jobs, len(plan.runs)), timings
 
 
+def finished(plan: LeaguePlan, folder: Path, file: Path | None = None) -> Standings:
+    """The standings as far as runs have finished, also while others run. Nothing is run or written."""
+    results = Results(plan, folder, file)
+    left_of(plan.runs, results)  # a run that has just ended has a summary in its folder, and perhaps no line yet
+    return result(results, {})
+
+
 def result(results: Results, failed: Mapping[PlannedRun, str]) -> Standings:
     """The standings, as far as runs have finished."""
     told = {str(run): message for run, message in failed.items()}
