@@ -145,6 +145,7 @@ class Member:
     present: bool = True
     spent: float = 0.0  # of its budget, in usual changes, at its last upload
     spent_at: int = 0  # how many uploads the ledger counted then
+    stride: float | None = None  # what an upload of it spends in the mean, the newest most; None: not known
     set_aside: int = 0  # uploads of it that were answered and not folded
     quarantined: bool = False  # its uploads are recorded and answered, and not folded
     revoked: bool = False  # it may not act or join any more
@@ -445,7 +446,6 @@ class Seen:
     length: float = 0.0  # of its change as it was folded; 0: not known
     rise: float | None = None  # how much it raised a held-back loss, without its sign; None: not known
     habit: float | None = None  # how much its uploads raise that loss in the mean, the newest most; None: not known
-    stride: float | None = None  # the length of its changes in the mean, in usual ones, likewise
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import pytest
 from tiers import some_heavy
 
 from artesian.algorithms import ALGORITHMS, CDFL, Confluence, FedAsync, FedAvg, FedBuff
-from artesian.core import Desk, Event, Ledger, Member, Receipt, Seen, Step, Task, Upload
-from artesian.engine.bounding import desk_noting
+from artesian.core import Event, Ledger, Member, Receipt, Seen, Step, Task, Upload
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.defence import (
     NO_BUDGET,
@@ -78,7 +77,7 @@ def test_only_the_newest_members_are_remembered_and_a_join_forgets_no_length() -
         known = noted(known, f"c{i}", 1, 1.0)
     assert (len(known.seen), known.seen[0].client) == (REMEMBERED, "c9")
     known = noted(known, "c9", 7)
-    assert known.seen[-1] == Seen("c9", 7, 1.0, stride=1.0)
+    assert known.seen[-1] == Seen("c9", 7, 1.0)
 
 
 def test_a_change_is_clipped_to_three_usual_ones() -> None:
@@ -92,26 +91,18 @@ def test_a_change_is_clipped_to_three_usual_ones() -> None:
 
 
 def test_the_changes_of_one_member_are_bounded_in_the_mean_by_hand() -> None:
-    known = noted(ledger(0.1, 0.2, 0.3), "c9", 10, 0.6)
-    assert (known.seen[-1].stride, usual_length(known)) == (pytest.approx(3), 0.2)  # its first: three usual ones
-    assert within((3, 4, 0), known).length == pytest.approx(0.2)  # 3 + 4 (1.5 - 3) is below 1, which is always allowed
-    known = noted(known, "c9", 10, 0.2)
-    assert known.seen[-1].stride == pytest.approx(2.5)  # 3 + (1 - 3) / 4
-    for length in (0.2, 0.2, 0.2):
-        known = noted(known, "c9", 10, length)
-    assert known.seen[-1].stride == pytest.approx(1.6328125)
-    assert within((3, 4, 0), known).length == pytest.approx(0.2 * 1.1015625)  # 1.6328125 + 4 (1.5 - 1.6328125)
-    known = noted(known, "c9", 10, 0.2 * 1.1015625)
-    assert known.seen[-1].stride == pytest.approx(1.5)  # the mean may be so much, and stays there
-    assert within((3, 4, 0), known).length == pytest.approx(0.2 * 1.5)
+    known = ledger(0.1, 0.2, 0.3)
 
+    def longest(stride: float | None, **how) -> float:
+        return within((3, 4, 0), known, Member(10, stride=stride), **how).length
 
-def test_a_calm_member_may_bring_one_long_change() -> None:
-    known = noted(noted(ledger(0.1, 0.2, 0.3), "c9", 10, 0.2), "c9", 10, 0.2)
-    assert known.seen[-1].stride == pytest.approx(1)
-    assert within((3, 4, 0), known).length == pytest.approx(0.6)  # 1 + 4 (1.5 - 1): as much as the clip allows
-    assert within((3, 4, 0), known, defence=replace(ALL, clip=0.0, stride=2.0)).length == pytest.approx(1.0)
-    assert within((3, 4, 0), known, defence=replace(ALL, clip=0.0, stride=0.0)).length == pytest.approx(1.2)  # budget
+    assert longest(None) == pytest.approx(0.6)  # its first: three usual ones
+    assert longest(3.0) == pytest.approx(0.2)  # 3 + 4 (1.5 - 3) is below 1, and one is always allowed
+    assert longest(1.6) == pytest.approx(0.2 * 1.2)  # 1.6 + 4 (1.5 - 1.6)
+    assert longest(1.5) == pytest.approx(0.2 * 1.5)  # the mean may be so much, and stays there
+    assert longest(1.0) == pytest.approx(0.6)  # a calm member may bring one long change: as much as the clip allows
+    assert longest(1.0, defence=replace(ALL, clip=0.0, stride=2.0)) == pytest.approx(1.0)  # 1 + 4 (2 - 1)
+    assert longest(3.0, defence=replace(ALL, stride=0.0)) == pytest.approx(0.6)
 
 
 def test_the_first_change_is_no_longer_than_the_model() -> None:
@@ -250,13 +241,9 @@ def test_settings_from_before_there_were_habits_judge_as_they_did() -> None:
     assert {seen.habit for seen in judged(older, known, {"c1/7": ("c1", 0.019)})[0].seen} == {None}
 
 
-def test_settings_from_before_there_were_strides_remember_none() -> None:
+def test_settings_from_before_there_were_strides_bound_none() -> None:
     told = {name: value for name, value in ALL.tree.items() if name != "stride"}
-    older = with_fields(Defence(), with_defaults(Defence(), told))
-    assert older == replace(ALL, stride=0.0)
-    desk = desk_noting(older, Desk(ledger=ledger(1, 1, 1)), "c0", 10, 2.0)
-    assert {seen.stride for seen in desk.ledger.seen} == {None}
-    assert desk_noting(ALL, desk, "c0", 10, 2.0).ledger.seen[-1].stride == 2
+    assert with_fields(Defence(), with_defaults(Defence(), told)) == replace(ALL, stride=0.0)
 
 
 def test_what_cannot_be_is_refused() -> None:
@@ -303,6 +290,21 @@ def test_a_boosted_upload_is_clipped_and_its_retry_is_still_known() -> None:
     assert distance(LAYOUT, measured.upload.params, given) == pytest.approx(3 * usual, rel=1e-3)
     replies = federation.coordinator.upload(measured)
     assert federation.coordinator.receive(upload) == replies  # a retry of what was sent
+
+
+@pytest.mark.parametrize("stride", [1.5, 0.0])
+def test_long_changes_again_and_again_are_shortened_until_their_mean_is_sound(stride) -> None:
+    federation = joined(FedAsync(), 6, replace(ALL, stride=stride, budget=0.0, rise=0.0))
+    strides, lengths = [], []
+    for client in ("c1", "c2", "c3", "c4", "c5", *["c0"] * 6):
+        upload = turned(federation, client, 50 if client == "c0" else 1)
+        measured = federation.coordinator.measure(upload, federation.coordinator.admit(upload))
+        (reply,) = federation.coordinator.upload(measured)
+        federation.tasks[client] = reply.task
+        strides.append(federation.coordinator.state.members[client].stride)
+        lengths.append(measured.spent)
+    assert lengths[5:] == pytest.approx([3, 1, 1, 1, 1, 1.1015625] if stride else [3] * 6)
+    assert strides[5:] == (pytest.approx([3, 2.5, 2.125, 1.84375, 1.6328125, 1.5]) if stride else [None] * 6)
 
 
 def test_a_flood_is_set_aside_and_answered() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from artesian.core import ClientId, Desk, Measured, Member, State, Task, Upload
 from artesian.engine.admission import clip_upload, origins_of
-from artesian.engine.defence import Bounded, Defence, bounded, noted
+from artesian.engine.defence import Bounded, Defence, bounded, noted, running_mean
 from artesian.engine.transition import Change
 
 
@@ -28,17 +28,19 @@ def counted(defence: Defence | None, desk: Desk, client: ClientId, claimed: int)
 
 def desk_noting(defence: Defence | None, desk: Desk, client: ClientId, samples: int, length: float = 0.0) -> Desk:
     """The desk, its ledger with a member's newest numbers."""
-    if defence is None:
-        return desk
-    return replace(desk, ledger=noted(desk.ledger, client, samples, length, strides=defence.stride > 0))
+    return desk if defence is None else replace(desk, ledger=noted(desk.ledger, client, samples, length))
 
 
 def spend(defence: Defence | None, change: Change, measured: Measured, member: Member, present: int) -> None:
-    """Count an upload that is taken, and what it takes from the budget of its member, as that was before."""
+    """Count an upload that is taken, and what it takes from the budget of its member, as that was before.
+
+    What it spends is its length in usual changes, which counts in the mean of that member.
+    """
     if defence is None or measured.aside:
         return
     client, ledger = measured.upload.client, change.desk.ledger
     spent = defence.outstanding(ledger, member, present) + measured.spent
     ledger = replace(ledger, uploads=ledger.uploads + 1)
     change.desk = replace(change.desk, ledger=ledger)
-    change.members[client] = replace(change.members[client], spent=spent, spent_at=ledger.uploads)
+    stride = running_mean(member.stride, measured.spent) if defence.stride and measured.spent else member.stride
+    change.members[client] = replace(change.members[client], spent=spent, spent_at=ledger.uploads, stride=stride)

@@ -69,14 +69,14 @@ class Defence:
         """The largest rise that is not too far: so many usual ones, where they are known, and what is harmless."""
         return BEYOND if usual is None else max(self.harmless, times * usual)
 
-    def longest(self, ledger: Ledger, client: ClientId, size: float) -> float:
+    def longest(self, ledger: Ledger, member: Member, size: float) -> float:
         """How long the next change of a member may be; before any length is known, as long as its model."""
         usual = usual_length(ledger)
         if usual is None:
             return size if self.clip else inf
-        mean = next((seen.stride for seen in ledger.seen if seen.client == client), None)
-        stride = inf if mean is None or not self.stride else max(1.0, mean + (self.stride - mean) / NEWEST)
-        return usual * min(self.clip or inf, stride)
+        mean, bound = member.stride, self.stride
+        within = inf if mean is None or not bound else max(1.0, mean + (bound - mean) / NEWEST)
+        return usual * min(self.clip or inf, within)
 
     def left(self, ledger: Ledger, member: Member, present: int) -> float:
         """What is left of a member's budget, in usual changes; without end where it is alone."""
@@ -115,7 +115,7 @@ def bounded(
     if left < EXHAUSTED:
         return Bounded(upload, aside=NO_BUDGET)
     unit = usual or min(sent, size)
-    longest = min(left * unit, defence.longest(ledger, upload.client, size))
+    longest = min(left * unit, defence.longest(ledger, member, size))
     within = upload if sent <= longest else clip_upload(layout, upload, origins, longest)
     return Bounded(within, min(sent, longest), min(sent, longest) / unit)
 
@@ -156,12 +156,10 @@ def lower_median(numbers: Sequence[float]) -> float | None:
     return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else None
 
 
-def noted(ledger: Ledger, client: ClientId, samples: int, length: float = 0.0, strides: bool = True) -> Ledger:
+def noted(ledger: Ledger, client: ClientId, samples: int, length: float = 0.0) -> Ledger:
     """The ledger with a member's newest numbers; a length of 0 says nothing new."""
     before = next((seen for seen in ledger.seen if seen.client == client), Seen(client, samples))
-    usual = usual_length(ledger)
-    stride = _mean(before.stride, length / usual) if strides and length and usual else before.stride
-    entry = replace(before, samples=samples, length=length or before.length, stride=stride)
+    entry = replace(before, samples=samples, length=length or before.length)
     others = tuple(seen for seen in ledger.seen if seen.client != client)
     return replace(ledger, seen=(*others, entry)[-REMEMBERED:])
 
@@ -186,7 +184,7 @@ def judged(
     for name, (client, rise) in rises.items():
         before = habits.get(client)
         if rise and usual is not None and defence.habit:
-            habits[client] = _mean(before, min(max(rise, 0.0), most))
+            habits[client] = running_mean(before, min(max(rise, 0.0), most))
         if rise > bounds[client]:
             refused[name] = f"it would raise a held-back loss by {rise:.3g} of it, and {bounds[client]:.3g} is the most"
         elif before is not None and min(rise, habits[client] or 0.0) > often:
@@ -205,7 +203,7 @@ def _counting(ledger: Ledger, rises: Mapping[str, tuple[ClientId, float]]) -> Le
     return replace(ledger, seen=tuple(replace(s, rise=sizes.get(s.client, s.rise)) for s in ledger.seen))
 
 
-def _mean(before: float | None, newest: float) -> float:
+def running_mean(before: float | None, newest: float) -> float:
     """The mean of what a member's uploads did, older ones counting less and less."""
     return newest if before is None else before + NEWEST * (newest - before)
 

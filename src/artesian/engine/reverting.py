@@ -74,10 +74,10 @@ def retired(snapshot: Snapshot, client: ClientId, member: Member) -> Snapshot:
 def _reverted(member: Member, then: Member | None) -> Member:
     """A member whose numbers go on and whose standing stays; all else that it did is as then."""
     if then is None:
-        return replace(member, receipt=None, mixture=None, spent=0.0, spent_at=0, set_aside=0)
-    spent, spent_at, set_aside = then.spent, then.spent_at, then.set_aside  # with the ledger of then
+        return replace(member, receipt=None, mixture=None, spent=0.0, spent_at=0, stride=None, set_aside=0)
+    bounds = {name: getattr(then, name) for name in ("spent", "spent_at", "stride", "set_aside")}  # with that ledger
     same = replace(member, mixture=then.mixture, samples=then.samples)
-    return replace(same, receipt=None, spent=spent, spent_at=spent_at, set_aside=set_aside)
+    return replace(same, receipt=None, **bounds)
 
 
 def _answers(then: Member | None) -> bool:
