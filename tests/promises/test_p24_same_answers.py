@@ -36,8 +36,8 @@ def test_a_store_of_an_earlier_format_gives_the_same_replies(tmp_path, promise, 
     service = opened(folder, name)  # once more: this time from the snapshot that an upgrade begins with
     assert replies(service) == expected[name]["replies"]
     end(service)
-    if canary() == expected["canary"]:  # last bits of training depend on the processor
-        assert goes_on(folder, name) == expected[name]["later"]
+    if canary() == expected["canary"]:  # last bits depend on the processor, those of a calibration more finely
+        assert goes_on(folder, name) in expected[name]["later"]
 
 
 def test_an_earlier_store_of_confluence_goes_on_with_calibrations_of_today(tmp_path) -> None:
