@@ -87,6 +87,15 @@ def test_the_best_is_bold_and_what_is_near_is_marked() -> None:
     assert "6 of 6 runs have finished." in page
 
 
+def test_who_waits_for_others_takes_longer() -> None:
+    found = {A: {0: summary(0.9, virtual_time=20.0)}, B: {0: summary(0.9, virtual_time=200.0)}}
+    table = standings(PLAN, found, {}).worlds["w"]
+    assert (table.best("virtual_time"), table.near("virtual_time")) == ({"a"}, {"a"})
+    grid = world_grid(table)
+    column = grid.head.index("time")
+    assert [row[column].text for row in grid.rows] == ["20.0", "200.0"]
+
+
 def test_what_clients_choose_is_shown_where_they_do() -> None:
     judged = {"client_accepted": 0.8, "worse_drawn": 0.25, "worse_accepted": 0.01, "clients": 0.75}
     shares = [{"drawn": 0.5, "trained": 0.5}, {"drawn": 1.0}]

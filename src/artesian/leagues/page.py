@@ -26,11 +26,13 @@ TITLES = {
     "worse_accepted": "worse, accepted",
     "bytes_up": "kB up",
     "bytes_down": "kB down",
+    "virtual_time": "time",
     "wall_seconds": "seconds",
 }
 WON = "of what clients chose between, the share that each candidate won, in per cent"
 SCORES = ("client_after", "client_accepted", "clients", "cluster")
 SHARES = ("worse_drawn", "worse_accepted")
+TIMES = ("virtual_time", "wall_seconds")
 MEANINGS = {
     "client_after": "score of what clients draw, each on test data of its own mixture, in its last cycle",
     "client_accepted": "the same of what clients keep after they chose between what they drew and what they had",
@@ -43,6 +45,7 @@ MEANINGS = {
     "worse_accepted": "the same of what clients accepted",
     "bytes_up": "kilobytes of models that clients sent for each upload",
     "bytes_down": "kilobytes of models that clients received for each upload",
+    "virtual_time": "how long the run took in the time of its clients: who waits for others takes longer",
     "wall_seconds": "how long a run took on one core",
 }
 BOLD = f"bold is the best mean; {NEAR.strip()} marks every mean within one standard deviation of it"
@@ -171,7 +174,7 @@ def figure_text(found: Spread, name: str, classifies: bool = True) -> str:
     elif name.startswith("bytes"):
         factor, digits = 1e-3, 1 if found.mean >= 1000 else 3
     else:
-        factor, digits = 1.0, 1 if name == "wall_seconds" else 3
+        factor, digits = 1.0, 1 if name in TIMES else 3
     mean, deviation = (f"{value * factor:.{digits}f}" for value in (found.mean, found.deviation))
     return f"{mean} ± {deviation}" if found.count > 1 else mean
 

@@ -11,10 +11,10 @@ from artesian.leagues.statistics import Paired, Spread, best, holm, interval, na
 
 FIGURES = (
     "client_after", "client_accepted", "clients", "cluster", "kl", "kl_uniform", "worse_drawn", "worse_accepted",
-    "bytes_up", "bytes_down", "wall_seconds",
+    "bytes_up", "bytes_down", "virtual_time", "wall_seconds",
 )  # fmt: skip
 PER_UPLOAD = ("bytes_up", "bytes_down")
-LOWER = ("kl", "worse_drawn", "worse_accepted", "bytes_up", "bytes_down")  # figures of which less is better
+LOWER = ("kl", "worse_drawn", "worse_accepted", "bytes_up", "bytes_down", "virtual_time")  # less is better
 UNJUDGED = ("kl_uniform", "wall_seconds")  # figures that make no method better than another
 Summary = Mapping[str, Any]
 Summaries = Mapping[Pair, Mapping[int, Summary]]  # of finished runs, by seed
