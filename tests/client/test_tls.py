@@ -38,11 +38,14 @@ def certificate(folder, name: str, days: str = "2"):
 def serve():
     started = []
 
-    def start(cert=None, key=None) -> str:
+    def start(cert=None, key=None, client_ca=None) -> str:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ok)
         if cert is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(cert, key)
+            if client_ca is not None:
+                context.load_verify_locations(client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
             server.socket = context.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -56,8 +59,8 @@ def serve():
         server.server_close()
 
 
-def ask(url: str, ca=None) -> bytes:
-    transport = Transport(url, 60.0, ca)
+def ask(url: str, ca=None, own=None) -> bytes:
+    transport = Transport(url, 60.0, ca, own)
     try:
         return transport.send("GET", "/", "token").content
     finally:
@@ -113,3 +116,36 @@ def test_a_file_without_certificates_is_refused(tmp_path) -> None:
         Transport("https://localhost", ca=tmp_path / "ca.pem")
     with pytest.raises(SettingError, match="is not encrypted"):
         Transport("http://localhost", ca=tmp_path / "ca.pem")
+
+
+def one_file(folder, name: str):
+    """A certificate and its key, as a client keeps them."""
+    (folder / name).mkdir()
+    cert, key = certificate(folder / name, "IP:127.0.0.1")
+    own = folder / f"{name}.pem"
+    own.write_text(cert.read_text() + key.read_text())
+    return own, cert
+
+
+def test_a_client_shows_its_own_certificate(serve, tmp_path) -> None:
+    cert, key = certificate(tmp_path, "IP:127.0.0.1")
+    own, authority = one_file(tmp_path, "own")
+    url = serve(cert, key, authority)
+    assert ask(url, cert, own) == b"ok"
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"it asks for a certificate of this client. Ask its operator .* or --cert"):
+        ask(url, cert)
+    other, _ = one_file(tmp_path, "other")
+    with pytest.raises(Unreachable, match="it does not trust the certificate of this client"):
+        ask(url, cert, other)
+    assert time.monotonic() - began < 20  # of 60 seconds of patience
+
+
+def test_a_client_certificate_that_cannot_be_used_is_refused(tmp_path) -> None:
+    cert, _ = certificate(tmp_path, "IP:127.0.0.1")
+    with pytest.raises(SettingError, match=r"No such file: nowhere\.pem"):
+        Transport("https://localhost", certificate="nowhere.pem")
+    with pytest.raises(SettingError, match=r"No certificate with its key in .*: .* Give one PEM file with both"):
+        Transport("https://localhost", certificate=cert)  # no key
+    with pytest.raises(SettingError, match="http://localhost is not encrypted, so no certificate is needed"):
+        Transport("http://localhost", certificate=cert)

@@ -45,7 +45,7 @@ ROWS = {
     "canaries": Row("P12", "secrets used everywhere and searched everywhere", 20, 200),
     "flips": Row("P13", "stores with a byte flipped", 50, 1000),
     "cuts": Row("P13", "stores with their log cut short", 50, 1000),
-    "handshakes": Row("P14", "ways to open a connection to a server with TLS", 9, 9),
+    "handshakes": Row("P14", "ways to open a connection to a server with TLS", 15, 15),
     "paths": Row("P15", "ids and numbers that look like paths", 100, 2000),
     "budgets": Row("P16", "sequences of 60 uploads of one member, made to do harm", 8, 200),
     "limits": Row("P17", "limits on file sizes under a running server", 6, 100),

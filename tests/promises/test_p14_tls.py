@@ -1,6 +1,6 @@
 """P14: a server with a certificate speaks TLS 1.2 and newer, and nothing else; a client trusts whom it is told to.
 
-Client certificates do not exist: a client authenticates with its secret.
+One that asks for client certificates serves those of its authority, and nobody else.
 """
 
 import os
@@ -9,6 +9,8 @@ import socket
 import ssl
 import subprocess
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from promises.federation import APP, launcher, until
@@ -18,6 +20,7 @@ from artesian.errors import Unreachable
 
 pytestmark = pytest.mark.heavy
 WAYS = ("newest", "1.3", "1.2", "1.1", "plain", "untrusted", "other name", "library", "silent")
+MUTUAL = ("certified 1.3", "certified 1.2", "none", "another authority", "expired", "certified library")
 
 
 def certificate(folder, name: str, address: str = "IP:127.0.0.1") -> tuple[str, str]:
@@ -64,8 +67,8 @@ def silent_for(port: int) -> float:
     return time.monotonic() - began
 
 
-def trusts(port: int, ca: str | None) -> bool:
-    transport = Transport(f"https://127.0.0.1:{port}", 10.0, ca)
+def trusts(port: int, ca: str | None, own: str | None = None) -> bool:
+    transport = Transport(f"https://127.0.0.1:{port}", 10.0, ca, own)
     try:
         return transport.send("GET", "/healthz", "nobody").status_code == 200
     except Unreachable:
@@ -91,27 +94,84 @@ def check_handshakes(port: int, ca: str, other: str) -> None:
     assert 0.5 < silent_for(port) < 20
 
 
-@pytest.fixture
-def served(tmp_path):
-    (tmp_path / "served.py").write_text(APP)
-    cert, key = certificate(tmp_path, "own")
+def signed(folder, name: str, ca: str, ca_key: str, days: int = 2) -> str:
+    """A client's certificate of an authority and its key, in one file."""
+    request, cert, key = (str(folder / f"{name}.{kind}") for kind in ("csr", "crt", "key"))
+    made = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", key, "-out", request]
+    issued = ["openssl", "x509", "-req", "-in", request, "-CA", ca, "-CAkey", ca_key, "-set_serial", "7", "-out", cert]
+    for command in (made, [*issued, "-days", str(days)]):
+        subprocess.run(command, check=True, capture_output=True)
+    both = folder / f"{name}.pem"
+    both.write_text(Path(cert).read_text() + Path(key).read_text())
+    return str(both)
+
+
+def showing(ca: str, own: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+    """TLS of a client that shows a certificate."""
+    context = only(version, ca)
+    if own is not None:
+        context.load_cert_chain(own)
+    return context
+
+
+def check_mutual(port: int, ca: str, own: str, other: str, expired: str) -> None:
+    """Only a certificate of the authority opens a connection."""
+    assert speak(port, showing(ca, own)) == "TLSv1.3 HTTP/1.1 200 OK"
+    assert speak(port, showing(ca, own, ssl.TLSVersion.TLSv1_2)) == "TLSv1.2 HTTP/1.1 200 OK"
+    for wrong in (None, other, expired):
+        assert "200" not in speak(port, showing(ca, wrong))
+        assert "200" not in speak(port, showing(ca, wrong, ssl.TLSVersion.TLSv1_2))
+    assert trusts(port, ca, own) and not trusts(port, ca) and not trusts(port, ca, other)
+
+
+def serving(folder, words: list[str], ready: Callable[[int], bool]) -> Iterator[int]:
+    """A server with these options, until it is stopped."""
+    (folder / "served.py").write_text(APP)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = ["serve", "served:federation", "--store", "store", "--port", str(port), "--set", "grace=1"]
-    (tmp_path / "log").touch()
-    pid = launcher().start([*words, "--tls-cert", cert, "--tls-key", key], tmp_path, tmp_path / "log")
-    until(lambda: "serving toy at https://" in (tmp_path / "log").read_text())
-    until(lambda: trusts(port, cert))
-    yield port, cert
+    (folder / "log").touch()
+    start = ["serve", "served:federation", "--store", "store", "--port", str(port), "--set", "grace=1", *words]
+    pid = launcher().start(start, folder, folder / "log")
+    until(lambda: "serving toy at https://" in (folder / "log").read_text())
+    until(lambda: ready(port))
+    yield port
     os.kill(pid, signal.SIGTERM)
     assert launcher().wait(pid, 30) == 0
 
 
-def test_every_way_to_open_a_connection_ends_as_it_should(served, tmp_path, promise) -> None:
-    assert promise("handshakes") == len(WAYS)
+@pytest.fixture
+def served(tmp_path):
+    cert, key = certificate(tmp_path, "own")
+    for port in serving(tmp_path, ["--tls-cert", cert, "--tls-key", key], lambda port: trusts(port, cert)):
+        yield port, cert
+
+
+@pytest.fixture
+def asking(tmp_path):
+    """A server that asks clients for a certificate; its own, and those of three clients."""
+    folder = tmp_path / "asking"
+    folder.mkdir()
+    cert, key = certificate(folder, "server")
+    authority, stranger = certificate(folder, "authority"), certificate(folder, "stranger")
+    own, other = signed(folder, "device", *authority), signed(folder, "thief", *stranger)
+    expired = signed(folder, "retired", *authority, days=-1)
+    words = ["--tls-cert", cert, "--tls-key", key, "--tls-client-ca", authority[0]]
+    for port in serving(folder, words, lambda port: trusts(port, cert, own)):
+        yield port, cert, own, other, expired
+
+
+def test_every_way_to_open_a_connection_ends_as_it_should(served, asking, tmp_path, promise) -> None:
+    assert promise("handshakes") == len(WAYS) + len(MUTUAL)
     other, _ = certificate(tmp_path, "other")
     check_handshakes(*served, other)
+    check_mutual(*asking)
+
+
+def test_a_server_that_takes_any_client_would_be_seen(served, asking) -> None:
+    port, cert = served
+    with pytest.raises(AssertionError):
+        check_mutual(port, cert, *asking[2:])
 
 
 def test_a_server_with_another_certificate_would_be_seen(served, tmp_path) -> None:

@@ -418,6 +418,10 @@ def test_two_servers_do_not_share_a_store(tmp_path) -> None:
         (["--tls-cert", "no.pem", "--tls-key", "key.pem"], "No such file: no.pem. Check --tls-cert."),
         (["--tls-cert", "served.py", "--tls-key", "key.pem"], "No such file: key.pem. Check --tls-key."),
         (["--tls-cert", "served.py", "--tls-key", "served.py"], "are not a certificate and its key"),
+        (
+            ["--tls-client-ca", "served.py"],
+            "Only TLS can ask clients for certificates. Give --tls-cert and --tls-key, too",
+        ),
         (["--set", "snapshot_evry=3"], "Did you mean 'snapshot_every'?"),
         (["--set", "snapshot_every=0"], "at least 1"),
     ],

@@ -62,6 +62,10 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8440,
     cert: Annotated[Path | None, typer.Option("--tls-cert", help="Certificate chain in PEM format, for HTTPS.")] = None,
     key: Annotated[Path | None, typer.Option("--tls-key", help="Private key of the certificate.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--tls-client-ca", help="Serve only clients with a certificate of this authority, in PEM format."),
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Allow plain HTTP beyond this machine.")] = False,
     show_token: Annotated[
         bool, typer.Option("--show-token", help="At the first start, make two tokens and show them.")
@@ -106,11 +110,13 @@ def serve(
     artesian serve app:federation --store store --measure processes --measurers 4
     """
     from artesian.config.federations import serve as run_server
+    from artesian.server.tls import tls_of
 
+    tls = tls_of(host, cert, key, client_ca, insecure)
     chosen = {"measure": measure, "measurers": measurers, "ray_address": ray_address}
     ours = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None]
     show = _shown(show_token, token_file)
-    run_server(source, store, host, port, cert, key, insecure, [*(changes or ()), *ours], show, accept_replay)
+    run_server(source, store, host, port, tls, [*(changes or ()), *ours], show, accept_replay)
 
 
 @app.command(rich_help_panel="Federations")
@@ -158,6 +164,10 @@ def client(
         Path | None,
         typer.Option("--ca", metavar="FILE", help="Certificates to trust, in PEM format."),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--cert", metavar="FILE", help="This client's certificate and its key, in one PEM file."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
 ) -> None:
     """Run one client: train, upload, draw back. Without a learner, only draw.
@@ -177,7 +187,8 @@ def client(
 
     if held and not (home / "identity.json").exists():
         raise SettingError(f"No client lives in {home}", "Name the folder of a client: --home FOLDER")
-    transport = Transport(url, patience, ca)  # what costs least is judged first, and the user's own code run last
+    # what costs least is judged first, and the user's own code run last
+    transport = Transport(url, patience, ca, certificate)
     transport.notify = say_waiting
     if not held:
         check_token(token, home)

@@ -35,6 +35,9 @@ Source = Annotated[
 Token = Annotated[str | None, typer.Option(envvar="ARTESIAN_ADMIN_TOKEN", help="The admin token, with --server.")]
 TokenFile = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="File with the admin token.")]
 Authority = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates to trust, in PEM format.")]
+Certificate = Annotated[
+    Path | None, typer.Option("--cert", metavar="FILE", help="Your certificate and its key, in one PEM file.")
+]
 Why = Annotated[str, typer.Option("--why", help="The reason; it stays in the journal.")]
 
 DECISIONS = {  # what each came to, after the name of the member
@@ -56,6 +59,7 @@ class Target:
     token: str | None
     token_file: Path | None
     ca: Path | None
+    certificate: Path | None
 
     def __post_init__(self) -> None:
         if (self.server is None) == (self.store is None):
@@ -66,7 +70,7 @@ class Target:
         from artesian.client.transport import Transport
 
         assert self.server is not None
-        transport = Transport(self.server, patience=10.0, ca=self.ca, timeout=None)
+        transport = Transport(self.server, patience=10.0, ca=self.ca, certificate=self.certificate, timeout=None)
         transport.notify = say_waiting
         try:
             return transport.send(method, path, self._credential(), **({} if body is None else {"json": body})).content
@@ -118,10 +122,11 @@ def list_members(
     token: Token = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    certificate: Certificate = None,
     as_json: AsJson = False,
 ) -> None:
     """List every member: samples, last upload, open task, standing, mixture. A stopped store needs no token."""
-    rows = _members(Target(server, store, None, token, token_file, ca))
+    rows = _members(Target(server, store, None, token, token_file, ca, certificate))
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
@@ -140,10 +145,11 @@ def show_member(
     token: Token = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    certificate: Certificate = None,
     as_json: AsJson = False,
 ) -> None:
     """Show one member: samples, last upload, open task, standing, mixture. A stopped store needs no token."""
-    told = _member(Target(server, store, None, token, token_file, ca), client)
+    told = _member(Target(server, store, None, token, token_file, ca, certificate), client)
     if as_json:
         sys.stdout.write(json.dumps(told) + "\n")
         return
@@ -160,10 +166,11 @@ def _judging(kind: Any, sentence: str) -> Callable[..., None]:
         token: Token = None,
         token_file: TokenFile = None,
         ca: Authority = None,
+        certificate: Certificate = None,
         why: Why = "",
         as_json: AsJson = False,
     ) -> None:
-        target = Target(server, store, federation, token, token_file, ca)
+        target = Target(server, store, federation, token, token_file, ca, certificate)
         path = f"/v1/members/{quote(client, safe='')}/{kind}"
         told = _acted(target, path, {"why": why}, lambda operator, act: operator.change_standing(kind, client, act))
         _report(told, as_json, _decided(kind, client, told))
@@ -190,6 +197,7 @@ def rollback(
     token: Token = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    certificate: Certificate = None,
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
@@ -197,7 +205,7 @@ def rollback(
 
     artesian rollback --to 4000 --server https://host:8440 --token-file admin --why "a bad batch of uploads"
     """
-    target = Target(server, store, federation, token, token_file, ca)
+    target = Target(server, store, federation, token, token_file, ca, certificate)
     told = _acted(target, "/v1/rollback", {"to": to, "why": why}, lambda operator, act: operator.rollback(to, act))
     _report(told, as_json, f"The state is the one after event {told['to']} again, as version {told['version']}")
 
@@ -211,6 +219,7 @@ def forget(
     token: Token = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    certificate: Certificate = None,
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
@@ -218,7 +227,7 @@ def forget(
 
     artesian forget c07 --server https://host:8440 --token-file admin --why "asked to be forgotten"
     """
-    target = Target(server, store, federation, token, token_file, ca)
+    target = Target(server, store, federation, token, token_file, ca, certificate)
     path = f"/v1/members/{quote(client, safe='')}/forget"
     told = _acted(target, path, {"why": why}, lambda operator, act: operator.forget(client, act))
     said = f"{client} is forgotten: the state, version {told['version']}, is the one without its uploads"
@@ -234,6 +243,7 @@ def export_models(
     token: Token = None,
     token_file: TokenFile = None,
     ca: Authority = None,
+    certificate: Certificate = None,
 ) -> None:
     """Write every cluster under its ordinary parameter names to a safetensors file; nothing in it is about a client.
 
@@ -242,7 +252,8 @@ def export_models(
     from artesian.storage.files import write_file
 
     remote = source.startswith(("http://", "https://"))
-    target = Target(source if remote else None, None if remote else Path(source), None, token, token_file, ca)
+    server, store = (source, None) if remote else (None, Path(source))
+    target = Target(server, store, None, token, token_file, ca, certificate)
     models = target.ask("GET", "/v1/models") if remote else _stored_models(Path(source))
     write_file(to, models)
     out.print(f"{to}: {len(models):,} bytes", highlight=False, markup=False)

@@ -26,6 +26,7 @@ def connect(
     client: ClientId | None = None,
     patience: float = 60.0,
     ca: str | Path | None = None,
+    certificate: str | Path | None = None,
     recipes: Iterable[Recipe | str] = (),
     **options: Any,
 ) -> Client:
@@ -40,10 +41,11 @@ def connect(
         patience: Seconds to go on trying while the server cannot be reached. After a few seconds of it a warning
             in the log `artesian.client` says so, and until when.
         ca: A file with the certificates (PEM) to trust instead of the usual ones, such as that of an own authority.
+        certificate: A file with this client's own certificate and its key (PEM), for a server that asks for one.
         recipes: Client halves of your own that tasks may name: `Recipe` values, or `module:name`.
         options: Options of the HTTP client (`httpx.Client`), such as `proxy`.
     """
-    return Client(Transport(url, patience, ca, **options), token, Path(home), client, recipes)
+    return Client(Transport(url, patience, ca, certificate, **options), token, Path(home), client, recipes)
 
 
 def connect_async(

@@ -37,6 +37,12 @@ SMALL = 1 << 16  # bytes: a body up to here is sent again rather than continued
 REFUSALS = {kind.__name__: kind for kind in Refused.__subclasses__()}
 EXPECTED = (200, 202, 204, 304)
 CERTIFICATES = {9: "is not valid yet", 10: "has expired", 62: "is for another host name", 64: "is for another address"}
+OUR_CERTIFICATE = {  # why a server does not take the certificate of a client, by what TLS calls it
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for a certificate of this client",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust the certificate of this client",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate of this client has expired",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept the certificate of this client",
+}
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 TRUST = "If it was issued by an authority of your own, give that authority's file: ca=..., or --ca FILE"
 TLS_REMEDIES = {
@@ -44,6 +50,9 @@ TLS_REMEDIES = {
     "its certificate has expired": "Renew the certificate of the server, and check the clock of this machine",
     "its certificate is for another host name": "Use the host name in the certificate",
     "its certificate is for another address": "Use the host name in the certificate",
+    **dict.fromkeys(
+        OUR_CERTIFICATE.values(), "Ask its operator for a certificate, and give it: certificate=..., or --cert"
+    ),
     "it does not speak TLS": "Use http://, or start the server with --tls-cert and --tls-key",
 }
 
@@ -60,15 +69,22 @@ class Garbled(Exception):
 class Transport:
     """Requests that are retried, with jitter, until they are answered or `patience` seconds are over."""
 
-    def __init__(self, url: str, patience: float = 60.0, ca: str | Path | None = None, **options: Any) -> None:
-        """`ca` is a file with the certificates (PEM) to trust instead of the usual ones."""
+    def __init__(
+        self,
+        url: str,
+        patience: float = 60.0,
+        ca: str | Path | None = None,
+        certificate: str | Path | None = None,
+        **options: Any,
+    ) -> None:
+        """PEM files: `ca` holds what to trust instead of the usual authorities, `certificate` our own and its key."""
         self.url, self.patience = url.rstrip("/"), patience
         self.bytes_moved = 0  # bodies sent and received so far, whole ones and broken ones
         self.notify: Callable[[str], object] = LOG.warning  # called when a request has to wait for the server
         self._told: float | None = None  # of which request, by its beginning
         _check_url(self.url)
-        if ca is not None:
-            options["verify"] = _trusting(Path(ca), self.url)
+        if ca is not None or certificate is not None:
+            options["verify"] = _secured(self.url, ca, certificate)
         self._http = httpx.Client(
             base_url=self.url, **{"timeout": httpx.Timeout(30.0, connect=10.0, read=120.0), **options}
         )
@@ -195,9 +211,8 @@ def tls_problem(error: BaseException) -> str:
     if isinstance(cause, ssl.SSLCertVerificationError):
         kind = CERTIFICATES.get(cause.verify_code, "is not trusted")
         return f"its certificate {kind} ({cause.verify_message})"
-    if isinstance(cause, ssl.SSLError) and cause.reason in NOT_TLS:
-        return "it does not speak TLS"
-    return ""
+    reason = cause.reason if isinstance(cause, ssl.SSLError) else ""
+    return "it does not speak TLS" if reason in NOT_TLS else OUR_CERTIFICATE.get(reason, "")
 
 
 def _waiting(error: Exception, url: str, waited: float, left: float) -> str:
@@ -216,16 +231,34 @@ def _unreachable(error: Exception, url: str, patience: float) -> Unreachable:
     return Unreachable(f"No answer from {url} in {patience:g} s ({type(error).__name__})", remedy)
 
 
-def _trusting(ca: Path, url: str) -> ssl.SSLContext:
-    """TLS that trusts the certificates in this file, and no others."""
+def _secured(url: str, ca: str | Path | None, certificate: str | Path | None) -> ssl.SSLContext:
+    """TLS that trusts the certificates in one file, or the usual ones, and shows the certificate in another."""
     if not url.startswith("https://"):
-        raise SettingError(f"{url} is not encrypted, so no certificate authority is needed", "Use https://, or no ca")
+        given = "certificate authority" if ca is not None else "certificate"
+        raise SettingError(f"{url} is not encrypted, so no {given} is needed", "Use https://, or leave it out")
+    context = _trusting(Path(ca)) if ca is not None else httpx.create_ssl_context()
+    if certificate is not None:
+        _identify(context, Path(certificate))
+    return context
+
+
+def _trusting(ca: Path) -> ssl.SSLContext:
     if not ca.is_file():
         raise SettingError(f"No such file: {ca}", "Give the file of your certificate authority")
     try:
         return ssl.create_default_context(cafile=ca)
     except (ssl.SSLError, OSError) as error:
         raise SettingError(f"No certificates in {ca}: {error}", "Give a file in PEM format") from None
+
+
+def _identify(context: ssl.SSLContext, certificate: Path) -> None:
+    if not certificate.is_file():
+        raise SettingError(f"No such file: {certificate}", "Give the file of your own certificate and its key")
+    try:
+        context.load_cert_chain(certificate, password="")  # a key with a password fails here, and asks nobody
+    except (ssl.SSLError, OSError) as error:
+        problem = f"No certificate with its key in {certificate}: {error}"
+        raise SettingError(problem, "Give one PEM file with both, the key without a password") from None
 
 
 def _error(response: httpx.Response) -> ArtesianError:

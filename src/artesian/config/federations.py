@@ -21,9 +21,10 @@ from artesian.params import Params
 from artesian.plugins import imported
 from artesian.server.federation import Federation
 from artesian.server.measuring import measurer, proof
-from artesian.server.serve import check_transport, run, say
+from artesian.server.serve import run, say
 from artesian.server.service import Report
 from artesian.server.settings import Settings
+from artesian.server.tls import Tls
 from artesian.simulator.experiment import Experiment
 from artesian.simulator.pretraining import measuring_learners
 
@@ -33,22 +34,19 @@ def serve(
     folder: Path,
     host: str,
     port: int,
-    cert: Path | None = None,
-    key: Path | None = None,
-    insecure: bool = False,
+    tls: Tls | None = None,
     changes: Sequence[str] = (),
     show: Callable[[dict[str, str]], None] | None = None,
     accept_replay: bool = False,
 ) -> None:
     """Serve until stopped; then finish what is under way and take a snapshot."""
-    check_transport(host, cert, key, insecure)
     say(f"loading {source}")
     federation, settings = load_served(source, changes, say)
     with (
         single_threaded(federation.model),  # a measurer each, and the bits of a simulation
         measuring_pool(federation, settings, source, changes) as pool,
     ):
-        run(federation, settings, folder, host, port, cert, key, pool, show, accept_replay)
+        run(federation, settings, folder, host, port, tls, pool, show, accept_replay)
 
 
 @contextmanager

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import resource
 import signal
 import socket
-import ssl
 import sys
 from asyncio import constants
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +28,7 @@ from artesian.server.operating import describe_member, reach_of
 from artesian.server.service import Service, utc
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
+from artesian.server.tls import Tls
 from artesian.server.tokens import Tokens
 from artesian.storage.history import BEGAN
 from artesian.storage.reading import read_history, snapshot_of
@@ -42,8 +41,7 @@ def run(
     folder: Path,
     host: str,
     port: int,
-    cert: Path | None,
-    key: Path | None,
+    tls: Tls | None,
     pool: WorkerPool | None,
     show: Callable[[dict[str, str]], None] | None = None,
     accept_replay: bool = False,
@@ -88,10 +86,9 @@ def run(
         log_config=None,
         access_log=False,
         server_header=False,
-        ssl_certfile=cert,
-        ssl_keyfile=key,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
+        **(tls.options if tls else {}),
     )
     server = uvicorn.Server(config)
     server.handle_exit = _stopping(service, server.handle_exit)  # type: ignore[method-assign]
@@ -101,7 +98,7 @@ def run(
 
     for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens to them, and once more when it is done
         signal.signal(number, stop)
-    say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=cert is not None)}")
+    say(f"serving {federation.name} at {url_of(host, listener.getsockname()[1], secure=tls is not None)}")
     if settings.page:
         say("the live page is at the same address: open it in a browser, and sign in with an admin token")
     if not tokens.all():
@@ -200,36 +197,6 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def _brief(record: dict[str, Any]) -> dict[str, Any]:
     return {"kind": record["kind"], "client": record["client"], "at": record.get("at")}
-
-
-def check_transport(host: str, cert: Path | None, key: Path | None, insecure: bool) -> None:
-    """Refuse plain HTTP beyond this machine unless the operator insists, and a certificate that cannot be used."""
-    if (cert is None) != (key is None):
-        raise SettingError("Only one of --tls-cert and --tls-key was given", "Give both")
-    if cert is not None and key is not None:
-        _check_certificate(cert, key)
-    try:
-        local = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local and cert is None and not insecure:
-        raise SettingError(
-            f"Plain HTTP at {host} would send models and secrets unencrypted",
-            "Give --tls-cert and --tls-key, or --insecure behind a proxy",
-        )
-
-
-def _check_certificate(cert: Path, key: Path) -> None:
-    for option, path in (("--tls-cert", cert), ("--tls-key", key)):
-        if not path.is_file():
-            raise SettingError(f"No such file: {path}", f"Check {option}")
-    if "ENCRYPTED" in key.read_text(errors="replace"):  # uvicorn asks for its password when it starts
-        return
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key)
-    except (ssl.SSLError, OSError) as error:
-        problem = f"{cert} and {key} are not a certificate and its key: {error}"
-        raise SettingError(problem, "Give both in PEM format") from None
 
 
 def _bound(host: str, port: int) -> socket.socket:
