@@ -112,6 +112,7 @@ class Measured:
     length: float = 0.0  # of its longest change as it is folded, where a defence measures it
     spent: float = 0.0  # that length over the usual one: what it takes from its member's budget
     aside: str = ""  # why it is answered and not folded, where it is not
+    shortened: float = 1.0  # how many times as long its change would be had its member not brought long ones before
 
 
 @dataclass(frozen=True)

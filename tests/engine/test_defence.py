@@ -23,6 +23,7 @@ from artesian.engine.defence import (
     usual_length,
     usual_rise,
 )
+from artesian.engine.folding import stretched
 from artesian.engine.judge import Judge
 from artesian.errors import StorageError, TooFar
 from artesian.params import Layout, combine, distance, seal
@@ -103,6 +104,10 @@ def test_the_changes_of_one_member_are_bounded_in_the_mean_by_hand() -> None:
     assert longest(1.0) == pytest.approx(0.6)  # a calm member may bring one long change: as much as the clip allows
     assert longest(1.0, defence=replace(ALL, clip=0.0, stride=2.0)) == pytest.approx(1.0)  # 1 + 4 (2 - 1)
     assert longest(3.0, defence=replace(ALL, stride=0.0)) == pytest.approx(0.6)
+    assert within((3, 4, 0), known, Member(10, stride=3.0)).shortened == pytest.approx(3)  # from 0.6 to 0.2
+    assert within((0.3, 0, 0), known, Member(10, stride=3.0)).shortened == pytest.approx(1.5)  # from 0.3
+    assert within((3, 4, 0), known, Member(10)).shortened == 1  # by the clip alone
+    assert within((0.1, 0, 0), known, Member(10, stride=3.0)).shortened == 1
 
 
 def test_the_first_change_is_no_longer_than_the_model() -> None:
@@ -416,6 +421,38 @@ def test_a_late_upload_is_judged_by_the_step_it_would_make_in_time() -> None:
     fresh = combine(state.layout, (state.clusters["k0"].params, upload.params), (0.5, 0.5))
     rise = federation.coordinator.judge.rise(state, Step({"k0": fresh}), False)
     assert seen[-1].judged == {f"{late}/{upload.number}": pytest.approx(rise, rel=1e-5)}
+
+
+def test_an_upload_that_its_members_stride_shortened_is_judged_at_full_length() -> None:
+    seen: list[Event] = []
+    federation = joined(FedAsync(alpha=0.5), 6, replace(ALL, budget=0.0, harmless=1e6))
+    for client in ("c1", "c2", "c3", "c4", "c5", "c0"):
+        (federation.tasks[client],) = (
+            reply.task
+            for reply in federation.coordinator.receive(turned(federation, client, 50 if client == "c0" else 1))
+        )
+    federation.coordinator.record = seen.append
+    state, upload = federation.coordinator.state, turned(federation, "c0", 50)
+    measured = federation.coordinator.measure(upload, federation.coordinator.admit(upload))
+    assert measured.shortened == pytest.approx(3) and measured.spent == pytest.approx(1)
+    federation.coordinator.upload(measured)
+    old, new = state.clusters["k0"].params, federation.coordinator.state.clusters["k0"].params
+    whole = combine(state.layout, (old, new), (-2.0, 3.0))  # the step it made, three times
+    rise = federation.coordinator.judge.rise(state, Step({"k0": whole}), False)
+    assert seen[-1].judged == {f"c0/{upload.number}": pytest.approx(rise, rel=1e-4)}
+    assert rise > 2 * federation.coordinator.judge.rise(state, Step({"k0": new}), False)
+
+
+def test_a_longer_step_has_the_buffers_of_the_step_itself() -> None:
+    state = ToyFederation(FedAsync(), 2).coordinator.state
+    old = seal(np.arange(LAYOUT.size, dtype=np.float32))
+    state = replace(state, clusters={"k0": replace(state.clusters["k0"], params=old)})
+    new = seal(old + np.float32(1))
+    longer = stretched(state, Step({"k0": new, "born": new}), 2.0)
+    np.testing.assert_array_equal(longer.clusters["k0"][: LAYOUT.trainable], old[: LAYOUT.trainable] + 2)
+    np.testing.assert_array_equal(longer.clusters["k0"][LAYOUT.trainable :], new[LAYOUT.trainable :])
+    assert longer.clusters["born"] is new
+    assert stretched(state, Step({"k0": new}), 1.0).clusters["k0"] is new
 
 
 def test_uploads_of_a_buffer_are_judged_one_by_one() -> None:

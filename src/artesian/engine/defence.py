@@ -69,14 +69,15 @@ class Defence:
         """The largest rise that is not too far: so many usual ones, where they are known, and what is harmless."""
         return BEYOND if usual is None else max(self.harmless, times * usual)
 
-    def longest(self, ledger: Ledger, member: Member, size: float) -> float:
-        """How long the next change of a member may be; before any length is known, as long as its model."""
-        usual = usual_length(ledger)
-        if usual is None:
-            return size if self.clip else inf
-        mean, bound = member.stride, self.stride
-        within = inf if mean is None or not bound else max(1.0, mean + (bound - mean) / NEWEST)
-        return usual * min(self.clip or inf, within)
+    def longest(self, usual: float | None, size: float) -> float:
+        """How long a change may be; before any length is known, as long as its model."""
+        return inf if not self.clip else size if usual is None else self.clip * usual
+
+    def within_stride(self, member: Member) -> float:
+        """How many usual changes the next upload of a member may bring, so that their mean is no more than `stride`."""
+        if member.stride is None or not self.stride:
+            return inf
+        return max(1.0, member.stride + (self.stride - member.stride) / NEWEST)
 
     def left(self, ledger: Ledger, member: Member, present: int) -> float:
         """What is left of a member's budget, in usual changes; without end where it is alone."""
@@ -98,6 +99,7 @@ class Bounded:
     length: float = 0.0  # of its longest change
     spent: float = 0.0  # of its member's budget
     aside: str = ""  # why it is not folded, if it is not
+    shortened: float = 1.0  # how many times as long it would be without its member's stride
 
 
 def bounded(
@@ -115,9 +117,10 @@ def bounded(
     if left < EXHAUSTED:
         return Bounded(upload, aside=NO_BUDGET)
     unit = usual or min(sent, size)
-    longest = min(left * unit, defence.longest(ledger, member, size))
-    within = upload if sent <= longest else clip_upload(layout, upload, origins, longest)
-    return Bounded(within, min(sent, longest), min(sent, longest) / unit)
+    alone = min(sent, left * unit, defence.longest(usual, size))
+    length = min(alone, defence.within_stride(member) * unit) if usual else alone
+    within = upload if sent <= length else clip_upload(layout, upload, origins, length)
+    return Bounded(within, length, length / unit, shortened=alone / length)
 
 
 def length_of(layout: Layout, params: Params, origin: Params | None) -> float:

@@ -13,7 +13,7 @@ from artesian.engine.defence import identity, judged
 from artesian.engine.transition import Change, split
 from artesian.engine.workbench import Workbench
 from artesian.errors import NotFinite
-from artesian.params import Params, keep_buffers, seal
+from artesian.params import Params, keep_buffers, seal, toward
 
 FINITE = float(np.finfo(np.float32).max)
 
@@ -129,7 +129,8 @@ def _rises(bench: Workbench, state: State, measured: Sequence[Measured], steps: 
     """By how much of it the held-back loss of a cluster would rise, at the most, if each were folded alone and fresh.
 
     A rule for late uploads makes steps of any length. Of an upload whose step is short the losses say little, and by
-    what is usual among short steps every long one is too far: so all are judged by the step they would make in time.
+    what is usual among short steps every long one is too far: so all are judged by the step they would make in time,
+    and those that the stride of their member shortened by the step they would make without it.
     """
     found: dict[str, float] = {}
     for m in measured if bench.proxies else ():
@@ -140,5 +141,16 @@ def _rises(bench: Workbench, state: State, measured: Sequence[Measured], steps: 
             if not late:
                 steps[identity(m.upload)] = step
             with bench.watch("appraising"):
-                found[identity(m.upload)] = bench.judge().rise(state, step, bench.algorithm.stands_for)
+                whole = stretched(state, step, m.shortened)
+                found[identity(m.upload)] = bench.judge().rise(state, whole, bench.algorithm.stands_for)
     return found
+
+
+def stretched(state: State, step: Step, times: float) -> Step:
+    """A step so many times as long; buffers stay as they are in the step."""
+    if times == 1:
+        return step
+    known = {k: cluster.params for k, cluster in state.clusters.items()}
+    longer = {k: toward(state.layout, known[k], new, times) for k, new in step.clusters.items() if k in known}
+    kept = {k: keep_buffers(state.layout, step.clusters[k], params) for k, params in longer.items()}
+    return replace(step, clusters={**step.clusters, **kept})

@@ -166,7 +166,8 @@ class FederationView:
             evidence = (by or self.measure_here)(upload, receipt)
         given = self._task_of(upload).models if self.algorithm.needs_given and not found.aside else {}
         as_sent = "" if upload is sent else digest(sent)
-        return Measured(upload, receipt, evidence, as_sent, given, found.length, found.spent, found.aside)
+        bounds = (found.length, found.spent, found.aside, found.shortened)
+        return Measured(upload, receipt, evidence, as_sent, given, *bounds)
 
     def measure_here(self, upload: Upload, receipt: Receipt) -> Evidence:
         """What the algorithm measures of an upload, with the proxies of this process."""
