@@ -12,6 +12,7 @@ from launching import launcher
 from safetensors.numpy import load_file
 from servers import Process
 
+from artesian.client.loop import _short
 from artesian.core import Task
 from artesian.storage.codec import decode
 
@@ -163,3 +164,8 @@ def test_without_a_token_nobody_joins_and_an_address_is_written_out(server, tmp_
     told = launcher().run("client", "localhost:8440", "--home", "h", "--token", "t", cwd=tmp_path)
     assert told.returncode == 2
     assert "Not the address of a server" in told.stderr
+
+
+def test_of_a_long_setting_only_the_length_is_shown() -> None:
+    assert _short(0.5) == 0.5
+    assert _short({"weights": "x" * 1000}) == "(1,015 characters)"

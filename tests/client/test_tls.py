@@ -6,9 +6,10 @@ import subprocess
 import threading
 import time
 
+import httpx
 import pytest
 
-from artesian.client.transport import Transport
+from artesian.client.transport import Transport, _unreachable
 from artesian.errors import SettingError, Unreachable
 
 
@@ -149,3 +150,9 @@ def test_a_client_certificate_that_cannot_be_used_is_refused(tmp_path) -> None:
         Transport("https://localhost", certificate=cert)  # no key
     with pytest.raises(SettingError, match="http://localhost is not encrypted, so no certificate is needed"):
         Transport("http://localhost", certificate=cert)
+
+
+def test_a_server_that_hangs_up_is_named_as_one_that_may_ask_for_a_certificate() -> None:
+    for url, hint in (("https://localhost", "asks clients for certificates"), ("http://localhost", "Try again later")):
+        told = _unreachable(httpx.RemoteProtocolError("Server disconnected"), url, 1.0)
+        assert hint in told.remedy and ("--cert" in told.remedy) == url.startswith("https")

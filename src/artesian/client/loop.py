@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import time
@@ -35,6 +36,7 @@ from artesian.storage.files import lock_file, storage, write_file
 
 PASSING = (MachineError, Busy, TooSlow, TaskClosed, UnknownTask, Conflict)  # errors that may be gone next time
 Told = dict[str, Any]
+LONG = 200  # characters of a setting beyond which it is not shown
 
 
 def refreshes(
@@ -142,9 +144,16 @@ def describe(session: Session) -> Told:
     task, upload = session.kept(), session.pending()
     told: Told = {"client": session.client, "task": task and task.number, "upload": upload and upload.number}
     if task is not None:
-        told |= {"version": task.base, "recipe": task.recipe, "mixture": task.mixture, "settings": dict(task.settings)}
+        settings = {name: _short(value) for name, value in task.settings.items()}
+        told |= {"version": task.base, "recipe": task.recipe, "mixture": task.mixture, "settings": settings}
         told["models"] = {name: params.size for name, params in task.models.items()}
     return told
+
+
+def _short(value: Any) -> Any:
+    """A setting for a person to read: of a long one, such as a gate, only how long it is."""
+    length = len(json.dumps(value))
+    return value if length <= LONG else f"({length:,} characters)"
 
 
 def write_model(session: Session, held: Ensemble, path: Path) -> None:

@@ -43,6 +43,7 @@ OUR_CERTIFICATE = {  # why a server does not take the certificate of a client, b
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the certificate of this client has expired",
     "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept the certificate of this client",
 }
+HUNG_UP = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)  # the server closed the connection
 NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG")
 TRUST = "If it was issued by an authority of your own, give that authority's file: ca=..., or --ca FILE"
 TLS_REMEDIES = {
@@ -225,10 +226,18 @@ def _waiting(error: Exception, url: str, waited: float, left: float) -> str:
 def _unreachable(error: Exception, url: str, patience: float) -> Unreachable:
     if problem := tls_problem(error):
         return Unreachable(f"No secure connection to {url}: {problem}", TLS_REMEDIES.get(problem.split(" (")[0], TRUST))
-    remedy = (
-        "Check that the server runs, and its address" if isinstance(error, httpx.ConnectError) else "Try again later"
-    )
-    return Unreachable(f"No answer from {url} in {patience:g} s ({type(error).__name__})", remedy)
+    return Unreachable(f"No answer from {url} in {patience:g} s ({type(error).__name__})", _remedy(error, url))
+
+
+def _remedy(error: Exception, url: str) -> str:
+    if isinstance(error, httpx.ConnectError):
+        return "Check that the server runs, and its address"
+    if isinstance(error, HUNG_UP) and url.startswith("https://"):  # as many do without a word of TLS
+        return (
+            "Try again later. A server that asks clients for certificates hangs up on one without a valid one: "
+            "give yours with certificate=..., or --cert"
+        )
+    return "Try again later"
 
 
 def _secured(url: str, ca: str | Path | None, certificate: str | Path | None) -> ssl.SSLContext:
