@@ -7,7 +7,7 @@ attacker, in which all clients are honest; and of that run, how many uploads wer
 
     python benchmarks/attacks.py --defence nothing --hostile 1 --seeds 0
     python benchmarks/attacks.py --methods confluence,cdfl --attacks x10,flood --hostile 1,2,5 --seeds 0,1,2 --jobs 2
-    python benchmarks/attacks.py --show
+    python benchmarks/attacks.py --hostile 1,2,5 --seeds 0,1,2 --show
 
 "defaults" is what a server does unless it is told otherwise; "robust" also weighs all members the same, and trims what
 FedBuff and FedAvg average.
@@ -19,10 +19,11 @@ import argparse
 import json
 import multiprocessing
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, fields
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -45,6 +46,8 @@ NOBODY = "none"  # the attack of the run without attacker
 PRESET = "digits-4"
 RESULTS = Path(__file__).parent / "results" / "attacks.jsonl"
 SCORE = "client_after"
+Known = Mapping["Cell", Mapping[str, Any]]  # the figures of runs that ended
+Figure = Callable[[Sequence["Cell"], Known], str]
 KEPT = (
     "uploads", "rounds", "client_before", "client_after", "cluster", "cluster_final", "hostile_uploads",
     "hostile_refused", "refusals", "virtual_time", "ended",
@@ -136,42 +139,67 @@ def run_all(wanted: Sequence[Cell], jobs: int, runs: Path, results: Path = RESUL
 
 
 def shown(wanted: Sequence[Cell], results: Path = RESULTS) -> Iterator[str]:
-    """Markdown tables of the points lost, one for each defence and number of hostile clients: means over seeds."""
+    """Markdown tables of the points lost, one for each number of hostile clients: means over seeds, by defence."""
     known = recorded(results)
-    for defence, hostile in dict.fromkeys((cell.defence, cell.hostile) for cell in wanted if cell.hostile):
-        some = [cell for cell in wanted if (cell.defence, cell.hostile) == (defence, hostile)]
-        methods = list(dict.fromkeys(cell.method for cell in some))
-        yield f"\ndefence {defence}, {hostile} of twenty hostile: points lost\n"
+    for hostile in dict.fromkeys(cell.hostile for cell in wanted if cell.hostile):
+        some = [cell for cell in wanted if cell.hostile == hostile]
+        defences, methods = (list(dict.fromkeys(map(attrgetter(name), some))) for name in ("defence", "method"))
+        yield f"\n{hostile} of twenty hostile: points lost with {', '.join(defences)}\n"
         yield "| attack | " + " | ".join(methods) + " |"
         yield "|---" * (len(methods) + 1) + "|"
-        whole = [[cell.unattacked for cell in some if cell.method == method] for method in methods]
-        yield "| none: accuracy | " + " | ".join(_accuracy(of, known) for of in whole) + " |"
-        yield "| none: set aside, % | " + " | ".join(_set_aside(of, known) for of in whole) + " |"
-        for attack in dict.fromkeys(cell.attack for cell in some):
-            rows = [[c for c in some if (c.attack, c.method) == (attack, method)] for method in methods]
-            yield f"| {attack} | " + " | ".join(_lost(of, known) for of in rows) + " |"
+        attacks = {attack: [cell for cell in some if cell.attack == attack] for attack in ATTACKS}
+        yield _row("none: accuracy", some, _accuracy, known)
+        yield _row("none: set aside, %", some, _set_aside, known)
+        yield from (_row(attack, cells, _lost, known) for attack, cells in attacks.items() if cells)
+        yield _row("the most in a single run", some, _most, known)
 
 
-def _accuracy(some: Sequence[Cell], known: Mapping[Cell, Mapping[str, Any]]) -> str:
+def _row(word: str, some: Sequence[Cell], figure: Figure, known: Known) -> str:
+    """A line of a table: for each method, the figure of every defence."""
+    of: dict[str, dict[str, list[Cell]]] = {}
+    for cell in some:
+        of.setdefault(cell.method, {}).setdefault(cell.defence, []).append(cell)
+    parts = [", ".join(figure(cells, known) for cells in by_defence.values()) for by_defence in of.values()]
+    return f"| {word} | " + " | ".join(parts) + " |"
+
+
+def _accuracy(some: Sequence[Cell], known: Known) -> str:
     """The mean accuracy of honest clients, in percent."""
-    scores = [known[cell][SCORE] for cell in dict.fromkeys(some) if cell in known]
+    scores = [known[cell][SCORE] for cell in _unattacked(some) if cell in known]
     return f"{100 * mean(scores):.1f}" if scores else "-"
 
 
-def _set_aside(some: Sequence[Cell], known: Mapping[Cell, Mapping[str, Any]]) -> str:
+def _set_aside(some: Sequence[Cell], known: Known) -> str:
     """How many of the uploads were set aside though all clients are honest, in percent."""
-    shares = [
-        known[c]["set_aside"] / known[c]["uploads"] for c in dict.fromkeys(some) if "set_aside" in known.get(c, {})
-    ]
+    shares = [known[c]["set_aside"] / known[c]["uploads"] for c in _unattacked(some) if "set_aside" in known.get(c, {})]
     return f"{100 * mean(shares):.1f}" if shares else "-"
 
 
-def _lost(some: Sequence[Cell], known: Mapping[Cell, Mapping[str, Any]]) -> str:
+def _lost(some: Sequence[Cell], known: Known) -> str:
     """The mean of the points lost; `ended` where attackers ended a run."""
+    lost = _each_lost(some, known)
+    return "ended" if None in lost else _points(mean(lost)) if lost else "-"
+
+
+def _most(some: Sequence[Cell], known: Known) -> str:
+    """The most points that a single run lost."""
+    lost = _each_lost(some, known)
+    return "ended" if None in lost else _points(max(lost)) if lost else "-"
+
+
+def _each_lost(some: Sequence[Cell], known: Known) -> list[Any]:
+    """The points that each run lost against the one without attacker; None where attackers ended it."""
     both = [(known[cell.unattacked], known[cell]) for cell in some if cell in known and cell.unattacked in known]
-    if any("ended" in attacked for _, attacked in both):
-        return "ended"
-    return f"{100 * mean(before[SCORE] - attacked[SCORE] for before, attacked in both):.1f}" if both else "-"
+    return [None if "ended" in attacked else 100 * (before[SCORE] - attacked[SCORE]) for before, attacked in both]
+
+
+def _unattacked(some: Sequence[Cell]) -> list[Cell]:
+    """The runs that these are compared with, each once."""
+    return list(dict.fromkeys(cell.unattacked for cell in some))
+
+
+def _points(lost: float) -> str:
+    return f"{round(lost, 1) + 0.0:.1f}"  # never -0.0
 
 
 def _names(known: Sequence[str]) -> Any:

@@ -336,7 +336,12 @@ def test_the_attack_table_shows_points_lost(tmp_path) -> None:
         "| none: set aside, % | 1.5 | - |",
         "| x10 | 12.5 | 12.5 |",
         "| flood | ended | - |",
+        "| the most in a single run | ended | 12.5 |",
     ]
+    both = [*wanted, *cells(["defaults"], ["cdfl", "fedavg"], ["x10", "flood"], [1], [0, 1])]
+    for cell in both[len(wanted) :]:
+        record(cell, {"client_after": 0.875 + 0.0001 * cell.hostile}, results)
+    assert "| x10 | 12.5, 0.0 | 12.5, 0.0 |" in shown(both, results)
     run_all(wanted[:4], 1, tmp_path / "runs", results)  # all of it has ended
     assert not (tmp_path / "runs").exists()
 

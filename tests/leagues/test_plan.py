@@ -139,6 +139,8 @@ def test_what_cannot_run_is_refused_together_and_before_anything_runs() -> None:
     assert "\n  a in digits-2: A fold needs 50 uploads, but the run has 20 in all." in text
     assert "\n  b in digits-2: " in text
     assert text.endswith('leave them out: except = ["..."].')
+    shown = planned(league_of({**tables, "method": {"a": methods["a"]}}, Path()), to_run=False)
+    assert [pair.method for pair in shown.pairs] == ["a"]  # no world is built to show what has finished
     methods["a"]["except"] = methods["b"]["except"] = ["digits-2"]
     with pytest.raises(SettingError, match="no method in any world"):
         planned(league_of(tables, Path()))

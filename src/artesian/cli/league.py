@@ -59,7 +59,7 @@ def league(
     if dry_run and show:
         raise SettingError("--dry-run says what would run, and --show what has finished", "Give one of the two")
     check_folder(folder)
-    plan, places = planned(read(source)), cores(jobs)
+    plan, places = planned(read(source), to_run=not show), cores(jobs)
     if show:
         _print_result(finished(plan, folder, results), folder, as_json)
         return

@@ -77,8 +77,8 @@ class LeaguePlan:
         return [PlannedRun(pair, pair.seeds[i]) for i in range(most) for pair in self.pairs if i < len(pair.seeds)]
 
 
-def planned(league: League) -> LeaguePlan:
-    """The plan of a league. All combinations that cannot run are refused together."""
+def planned(league: League, *, to_run: bool = True) -> LeaguePlan:
+    """The plan of a league. All combinations that cannot run are refused together, unless none is `to_run`."""
     _check_folders(world.name for world in league.worlds)
     _check_folders(method.name for method in league.methods)
     pairs: list[Pair] = []
@@ -86,7 +86,9 @@ def planned(league: League) -> LeaguePlan:
     entered = [(world, method) for world in league.worlds for method in world.methods]
     for venue, method in entered:
         try:
-            experiment = _runnable(league, venue, method)
+            experiment = load(venue.source, changes_of(league, venue, method)).planned()
+            if to_run:
+                experiment.check_run(venue.seeds[0])  # builds its world, which takes time
         except ArtesianError as error:
             refused.setdefault((venue.name, str(error)), []).append(method)
             continue
@@ -99,13 +101,6 @@ def planned(league: League) -> LeaguePlan:
         raise SettingError("The league has no method in any world", "Leave fewer out")
     _check_algorithms(pairs)
     return LeaguePlan(league, tuple(pairs))
-
-
-def _runnable(league: League, world: Venue, method: str) -> Experiment:
-    """The experiment of a method in a world as its runs record it, if it can run."""
-    experiment = load(world.source, changes_of(league, world, method)).planned()
-    experiment.check_run(world.seeds[0])
-    return experiment
 
 
 def changes_of(league: League, world: Venue, method: str) -> tuple[str, ...]:
