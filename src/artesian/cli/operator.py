@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -15,7 +13,8 @@ from urllib.parse import quote
 import typer
 
 from artesian.cli.application import AsJson, app
-from artesian.cli.console import out, print_table, say_waiting, show
+from artesian.cli.console import out, print_table, show
+from artesian.cli.target import Authority, Certificate, Target, Token, TokenFile, aimed, reading
 from artesian.errors import SettingError
 
 if TYPE_CHECKING:
@@ -27,17 +26,6 @@ app.add_typer(members_app, name="members", rich_help_panel="Federations")
 app.add_typer(models_app, name="models", rich_help_panel="Federations")
 
 Name = Annotated[str, typer.Argument(metavar="CLIENT", help="Name of the member.")]
-Server = Annotated[str | None, typer.Option("--server", metavar="URL", help="Address of a running server.")]
-StoreFolder = Annotated[Path | None, typer.Option("--store", help="Folder of a store that no server uses.")]
-Source = Annotated[
-    str | None, typer.Option("--federation", metavar="SOURCE", help="With --store: what artesian serve serves from it.")
-]
-Token = Annotated[str | None, typer.Option(envvar="ARTESIAN_ADMIN_TOKEN", help="The admin token, with --server.")]
-TokenFile = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="File with the admin token.")]
-Authority = Annotated[Path | None, typer.Option("--ca", metavar="FILE", help="Certificates to trust, in PEM format.")]
-Certificate = Annotated[
-    Path | None, typer.Option("--cert", metavar="FILE", help="Your certificate and its key, in one PEM file.")
-]
 Why = Annotated[str, typer.Option("--why", help="The reason; it stays in the journal.")]
 
 DECISIONS = {  # what each came to, after the name of the member
@@ -49,84 +37,11 @@ DECISIONS = {  # what each came to, after the name of the member
 STANDINGS = {"member": "an ordinary member", "quarantined": "quarantined", "revoked": "revoked", "reset": "reset"}
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where a command acts: on a running server, or on a stopped store."""
-
-    server: str | None
-    store: Path | None
-    federation: str | None
-    token: str | None
-    token_file: Path | None
-    ca: Path | None
-    certificate: Path | None
-
-    def __post_init__(self) -> None:
-        if (self.server is None) == (self.store is None):
-            raise SettingError("The command needs a server or a store", "Give --server URL, or --store FOLDER")
-
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """The bytes that a running server answers."""
-        from artesian.client.transport import Transport
-
-        assert self.server is not None
-        transport = Transport(self.server, patience=10.0, ca=self.ca, certificate=self.certificate, timeout=None)
-        transport.notify = say_waiting
-        try:
-            return transport.send(method, path, self._credential(), **({} if body is None else {"json": body})).content
-        finally:
-            transport.close()
-
-    def _credential(self) -> str:
-        if self.token_file is not None and not self.token_file.is_file():
-            raise SettingError(f"No such file: {self.token_file}", "Check --token-file")
-        told = self.token_file.read_text().strip() if self.token_file is not None else self.token
-        if not told or not (told.isascii() and told.isprintable()):
-            raise SettingError("No admin token was given", "Give --token or --token-file, or set ARTESIAN_ADMIN_TOKEN")
-        return told
-
-    @contextmanager
-    def operator(self) -> Iterator[Operator]:
-        """The operator of a stopped store, which is opened as its server would."""
-        from artesian.config.federations import load_served
-        from artesian.execution.threads import single_threaded
-        from artesian.server.operating import Operator
-        from artesian.server.service import Service
-        from artesian.storage.store import Store
-
-        assert self.store is not None
-        if not (self.store / "artesian.db").exists():
-            raise SettingError(f"No store in {self.store}: there is no artesian.db", "Serve it once first")
-        if self.federation is None:
-            raise SettingError(
-                "A stopped store is changed by the federation's own code", "Give --federation, as to artesian serve"
-            )
-        federation, settings = load_served(self.federation)
-        with single_threaded(federation.model):
-            store = Store(self.store, federation.identity)
-            try:
-                service = Service.open(federation, store, retain=settings.retention)
-            except BaseException:
-                store.close()
-                raise
-            try:
-                yield Operator(service)
-            finally:
-                service.close()
-
-
 @members_app.command("list")
-def list_members(
-    server: Server = None,
-    store: StoreFolder = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    as_json: AsJson = False,
-) -> None:
+@reading
+def list_members(target: Target, as_json: AsJson = False) -> None:
     """List every member: samples, last upload, open task, standing, mixture. A stopped store needs no token."""
-    rows = _members(Target(server, store, None, token, token_file, ca, certificate))
+    rows = _members(target)
     if as_json:
         sys.stdout.write(json.dumps(rows) + "\n")
         return
@@ -138,18 +53,10 @@ def list_members(
 
 
 @members_app.command("show")
-def show_member(
-    client: Name,
-    server: Server = None,
-    store: StoreFolder = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    as_json: AsJson = False,
-) -> None:
+@reading
+def show_member(client: Name, target: Target, as_json: AsJson = False) -> None:
     """Show one member: samples, last upload, open task, standing, mixture. A stopped store needs no token."""
-    told = _member(Target(server, store, None, token, token_file, ca, certificate), client)
+    told = _member(target, client)
     if as_json:
         sys.stdout.write(json.dumps(told) + "\n")
         return
@@ -158,19 +65,7 @@ def show_member(
 
 
 def _judging(kind: Any, sentence: str) -> Callable[..., None]:
-    def judge(
-        client: Name,
-        server: Server = None,
-        store: StoreFolder = None,
-        federation: Source = None,
-        token: Token = None,
-        token_file: TokenFile = None,
-        ca: Authority = None,
-        certificate: Certificate = None,
-        why: Why = "",
-        as_json: AsJson = False,
-    ) -> None:
-        target = Target(server, store, federation, token, token_file, ca, certificate)
+    def judge(client: Name, target: Target, why: Why = "", as_json: AsJson = False) -> None:
         path = f"/v1/members/{quote(client, safe='')}/{kind}"
         told = _acted(target, path, {"why": why}, lambda operator, act: operator.change_standing(kind, client, act))
         _report(told, as_json, _decided(kind, client, told))
@@ -185,19 +80,14 @@ for _kind, _sentence in {
     "quarantine": "Record and answer a member's uploads, and do not fold them.",
     "release": "End a quarantine. Later uploads are folded again.",
 }.items():
-    members_app.command(_kind)(_judging(_kind, _sentence))
+    members_app.command(_kind)(aimed(_judging(_kind, _sentence)))
 
 
 @app.command(rich_help_panel="Federations")
+@aimed
 def rollback(
     to: Annotated[int, typer.Option("--to", metavar="EVENT", help="The event whose state comes back.", min=0)],
-    server: Server = None,
-    store: StoreFolder = None,
-    federation: Source = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
+    target: Target,
     why: Why = "",
     as_json: AsJson = False,
 ) -> None:
@@ -205,29 +95,17 @@ def rollback(
 
     artesian rollback --to 4000 --server https://host:8440 --token-file admin --why "a bad batch of uploads"
     """
-    target = Target(server, store, federation, token, token_file, ca, certificate)
     told = _acted(target, "/v1/rollback", {"to": to, "why": why}, lambda operator, act: operator.rollback(to, act))
     _report(told, as_json, f"The state is the one after event {told['to']} again, as version {told['version']}")
 
 
 @app.command(rich_help_panel="Federations")
-def forget(
-    client: Name,
-    server: Server = None,
-    store: StoreFolder = None,
-    federation: Source = None,
-    token: Token = None,
-    token_file: TokenFile = None,
-    ca: Authority = None,
-    certificate: Certificate = None,
-    why: Why = "",
-    as_json: AsJson = False,
-) -> None:
+@aimed
+def forget(client: Name, target: Target, why: Why = "", as_json: AsJson = False) -> None:
     """Make the state what it would be had this member's uploads never been folded, and drop its record.
 
     artesian forget c07 --server https://host:8440 --token-file admin --why "asked to be forgotten"
     """
-    target = Target(server, store, federation, token, token_file, ca, certificate)
     path = f"/v1/members/{quote(client, safe='')}/forget"
     told = _acted(target, path, {"why": why}, lambda operator, act: operator.forget(client, act))
     said = f"{client} is forgotten: the state, version {told['version']}, is the one without its uploads"
