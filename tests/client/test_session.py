@@ -1,5 +1,6 @@
 """The client library against a real application: it saves before it sends, and survives what happens in between."""
 
+import asyncio
 import json
 import threading
 from dataclasses import replace
@@ -12,12 +13,22 @@ from artesian.algorithms import IFCA, FedAsync, FedAvg, FedEM, FedSoft, Local
 from artesian.client.loop import learner_maker
 from artesian.client.session import Session
 from artesian.client.transport import Transport
-from artesian.core import Plan, Recipe, Upload, derive
-from artesian.errors import BadFormat, NotFinite, SettingError, StorageError, TaskClosed, Unauthorized, Unreachable
+from artesian.core import Act, Plan, Recipe, Upload, derive
+from artesian.errors import (
+    BadFormat,
+    NotFinite,
+    ServerFailed,
+    SettingError,
+    StorageError,
+    TaskClosed,
+    Unauthorized,
+    Unreachable,
+)
 from artesian.learners.arrays import LinearRegression
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.train import TRAIN
 from artesian.server.messages import encode_task
+from artesian.server.operating import Operator
 
 
 def test_a_client_draws_trains_uploads_and_draws_again(home) -> None:
@@ -365,6 +376,38 @@ def test_a_home_of_another_store_is_named(home) -> None:
     path.write_text(path.read_text().replace(json.loads(path.read_text())["secret"], "s" * 43))
     with pytest.raises(Unauthorized, match=r"another home, or delete .*c0"):
         home.session().task(5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedy"),
+    [("revoke", "Ask the operator to reset it"), ("reset", "Join again with a new secret")],
+)
+def test_what_the_operator_decided_is_said_as_the_server_says_it(home, kind, remedy) -> None:
+    session = home.session()
+    session.task(5)
+    asyncio.run(Operator(home.service).change_standing(kind, "c0", Act("a0")))
+    with pytest.raises(Unauthorized, match=f"The operator {kind.rstrip('e')}[a-z]* client c0. {remedy}"):
+        session.task(5)
+
+
+def test_a_lost_answer_leaves_no_proof_of_an_earlier_upload(home) -> None:
+    session = home.session(patience=0.2)
+    session.task(5)
+    (home.folder / "c0" / "acknowledgement").write_text("of an upload before")
+    home.wire.spoil = lambda data: data[:-1]
+    with pytest.raises(BadFormat, match="damaged on its way"):
+        session.refresh(home.learner())
+    home.wire.spoil = None
+    session.refresh(home.learner())
+    assert session.acknowledgement is None
+
+
+def test_a_server_that_failed_is_quoted(home) -> None:
+    session = home.session(patience=0.2)
+    session.task(5)
+    (home.folder / "store" / "tokens.json").write_text("{")
+    with pytest.raises(ServerFailed, match=r"failed with status 507: The server cannot use its disk\. Try again later"):
+        session.keys()
 
 
 def test_a_wrong_token_says_where_tokens_come_from(home) -> None:

@@ -38,7 +38,7 @@ class Served:
         self.listener.bind(("127.0.0.1", port))
         self.address = self.listener.getsockname()
         self.url = f"http://127.0.0.1:{self.address[1]}"
-        keys = signing_keys(folder / "store") if signs else None
+        keys = signing_keys(self.store) if signs else None
         config = uvicorn.Config(create_app(self.service, Auth(tokens, self.store), keys=keys), log_level="critical")
         config.timeout_graceful_shutdown = 1
         self.server = uvicorn.Server(config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from artesian.cli.console import say_waiting
-from artesian.errors import SettingError
+from artesian.errors import SettingError, Unauthorized, UnknownClient
 
 if TYPE_CHECKING:
     from artesian.server.operating import Operator
@@ -31,6 +31,10 @@ Certificate = Annotated[
 ]
 
 
+ADMIN_TOKEN = "Give a valid admin token: --token-file, or ARTESIAN_ADMIN_TOKEN. artesian token list STORE lists them"
+MEMBERS = "Check the name: artesian members list shows all"
+
+
 @dataclass(frozen=True)
 class Target:
     """Where a command acts, on a running server or on a stopped store; its fields are options."""
@@ -44,18 +48,25 @@ class Target:
     certificate: Certificate = None
 
     def __post_init__(self) -> None:
-        if (self.server is None) == (self.store is None):
+        if self.server is not None and self.store is not None:
+            raise SettingError("The command acts on a server or on a store", "Give only one of --server and --store")
+        if self.server is None and self.store is None:
             raise SettingError("The command needs a server or a store", "Give --server URL, or --store FOLDER")
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The bytes that a running server answers."""
-        from artesian.client.transport import Transport
+        from artesian.client.transport import IN_HEADERS, Transport
 
         assert self.server is not None
         transport = Transport(self.server, patience=10.0, ca=self.ca, certificate=self.certificate, timeout=None)
         transport.notify = say_waiting
         try:
             return transport.send(method, path, self._credential(), **({} if body is None else {"json": body})).content
+        except Unauthorized as error:
+            remedy = ADMIN_TOKEN if IN_HEADERS in error.remedy else error.remedy
+            raise Unauthorized(error.problem, remedy) from None
+        except UnknownClient as error:
+            raise UnknownClient(error.problem, MEMBERS) from None
         finally:
             transport.close()
 

@@ -96,11 +96,12 @@ def _refresh(
     task = _task(session, split.train.samples, changed)
     judge = split.judge() if split.rows.size else learner
     before = _score(session.held(), judge)
+    number = (session.pending() or task).number  # of an upload that an earlier process left behind, or the next one
     held = session.refresh(learner, wait=0, changed=changed, accept=accept, hold_back=hold_back, **options)
     if out is not None:
         write_model(session, held, out)
     now = session.kept() or task
-    told = {"client": session.client, "answered": task.number, "samples": split.train.samples, "before": before}
+    told = {"client": session.client, "answered": number, "samples": split.train.samples, "before": before}
     told |= {"after": _score(held, split.judge() if split.rows.size else learner), **_choice(held, accept)}
     told |= {"task": now.number, "mixture": now.mixture}
     return told if watch is None else told | _watched(watch, held)

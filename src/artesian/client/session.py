@@ -25,7 +25,7 @@ from artesian.client.in_use import NOT_JUDGED, InUse, Refreshed, split_for
 from artesian.client.layout import layout_in
 from artesian.client.reporting import Reports, with_metrics
 from artesian.client.spool import Spool
-from artesian.client.transport import Transport
+from artesian.client.transport import IN_HEADERS, Transport
 from artesian.core import ClientId, Ensemble, Learner, Notebook, Plan, Recipe, Task, Upload, derive
 from artesian.engine.admission import check_client
 from artesian.engine.drawing import HEADER as MOVED
@@ -154,6 +154,7 @@ class Session:
             spool = self._spool()
             if spool is not None and spool.upload.number < task.number:  # it was taken: the answer is this task
                 self._taken(spool)
+                self._drop_proof()
                 answer: Task | None = task
             else:
                 begun = spool is not None
@@ -209,7 +210,8 @@ class Session:
 
     @property
     def acknowledgement(self) -> str | None:
-        """The server's signed word that it took this client's last upload; None where it never signed one.
+        """The server's signed word that it took this client's last upload; None where none came: it signs none, or the
+        answer was lost on its way.
 
         `artesian.verify_acknowledgement` checks it, now or later, with the keys that `keys` fetches.
         """
@@ -315,11 +317,19 @@ class Session:
         except FINAL:
             self._drop_spool()  # it will never be accepted: the next refresh trains again
             raise
-        if signed := answer.headers.get(HEADER):
-            write_file(self.home / "acknowledgement", signed.encode())
+        self._keep_proof(answer)
         task = self._task_in(answer)
         self._taken(spool)
         return task
+
+    def _drop_proof(self) -> None:
+        """An answer was lost, and its signed word with it: that for an earlier upload must not stand for it."""
+        with storage(self.home):
+            (self.home / "acknowledgement").unlink(missing_ok=True)
+
+    def _keep_proof(self, answer: httpx.Response) -> None:
+        if signed := answer.headers.get(HEADER):
+            write_file(self.home / "acknowledgement", signed.encode())
 
     def _taken(self, spool: Spool) -> None:
         """The server has the upload: the notebook of its training is valid from now on."""
@@ -390,11 +400,11 @@ def only_model_of(held: Ensemble) -> Params:
 
 @contextmanager
 def _explained(remedy: str) -> Iterator[None]:
-    """A refused credential, with what the owner of this client can do about it."""
+    """A refused credential, with what the owner of this client can do about it, where the server speaks of headers."""
     try:
         yield
     except Unauthorized as error:
-        raise Unauthorized(error.problem, remedy) from None
+        raise Unauthorized(error.problem, remedy if IN_HEADERS in error.remedy else error.remedy) from None
 
 
 def _check_tune(epochs: int) -> None:

@@ -35,6 +35,7 @@ except ModuleNotFoundError:
 
 SMALL = 1 << 16  # bytes: a body up to here is sent again rather than continued
 REFUSALS = {kind.__name__: kind for kind in Refused.__subclasses__()}
+IN_HEADERS = "Authorization: Bearer"  # how a server says where a credential belongs: no word for a person
 EXPECTED = (200, 202, 204, 304)
 CERTIFICATES = {9: "is not valid yet", 10: "has expired", 62: "is for another host name", 64: "is for another address"}
 OUR_CERTIFICATE = {  # why a server does not take the certificate of a client, by what TLS calls it
@@ -272,15 +273,20 @@ def _identify(context: ssl.SSLContext, certificate: Path) -> None:
 
 def _error(response: httpx.Response) -> ArtesianError:
     """The error that a response names; of a server that failed, the status."""
-    status = response.status_code
-    error: ArtesianError
-    if status >= 500:
-        error = ServerFailed(f"The server failed with status {status}", "Try again later")
-    else:
-        error = _refusal(response)
+    error = _failure(response) if response.status_code >= 500 else _refusal(response)
     if isinstance(error, (Busy, ServerFailed)):
         error.seconds = _whole(response.headers.get("retry-after", "")) or 0
     return error
+
+
+def _failure(response: httpx.Response) -> ServerFailed:
+    """A server that failed, in its own words if it has any."""
+    status = response.status_code
+    try:
+        body = response.json()
+        return ServerFailed(f"The server failed with status {status}: {body['rule']}", f"{body['remedy']}")
+    except (ValueError, KeyError, TypeError):
+        return ServerFailed(f"The server failed with status {status}", "Try again later")
 
 
 def _refusal(response: httpx.Response) -> ArtesianError:
