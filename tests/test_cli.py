@@ -618,7 +618,11 @@ def test_a_store_is_inspected_verified_backed_up_and_restored(tmp_path, store) -
     assert code == 0
     assert re.search(r"last_at +20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", told)
     assert ran("verify", store)[0] == 0
-    assert ran("verify", store)[1].splitlines() == ["4 events, 4 replayed, 5 arrays", "sound"]
+    assert ran("verify", store)[1].splitlines() == [
+        "4 events, 4 replayed, 5 arrays",
+        "no keys.json: without it, acknowledgements that this store's server signed cannot be checked",
+        "sound",
+    ]
     code, told = ran("backup", store, tmp_path / "backup")
     assert code == 0
     assert re.search(r"backup: 4 events up to 20\S+Z, 5 arrays", told)
@@ -643,6 +647,8 @@ def test_mistakes_with_stores_are_named(tmp_path, store) -> None:
     assert "full is there already, and not empty. Choose a new folder." in fails(
         2, "backup", "store", "full", cwd=tmp_path
     )
+    assert "Choose a folder outside of it." in fails(2, "backup", "store", "store/in", cwd=tmp_path)
+    assert not (store / "in").exists()
     assert "No store at nowhere" in fails(2, "inspect", "nowhere", cwd=tmp_path)
     assert "No store at full" in fails(2, "restore", "full", "new", cwd=tmp_path)
     assert "No store at nowhere" in fails(2, "verify", "nowhere", cwd=tmp_path)
@@ -652,6 +658,7 @@ def test_a_federation_that_is_named_replays_its_store(tmp_path, store) -> None:
     (tmp_path / "served.py").write_text(APP)
     told = artesian("verify", "store", "--federation", "served:federation", "--json", cwd=tmp_path)
     assert json.loads(told.stdout)["replayed"] == 4
+    assert "is the store of another federation" in fails(2, "verify", "store", "--federation", "digits-2", cwd=tmp_path)
 
 
 def test_copies_count_in_plain_lines_when_nobody_watches(monkeypatch) -> None:

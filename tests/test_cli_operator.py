@@ -71,9 +71,9 @@ def test_every_command_on_a_running_server(served, tmp_path) -> None:
         run("rollback", "--to", "1", *there)
     with pytest.raises(UnknownClient):
         run("members", "revoke", "nobody", *there)
-    with pytest.raises(Unauthorized, match="not a valid admin token"):
+    with pytest.raises(Unauthorized, match=r"not a valid admin token\. Give a valid admin token: --token-file"):
         run("forget", "c0", *there[:2], "--token", "wrong")
-    with pytest.raises(UnknownClient):
+    with pytest.raises(UnknownClient, match="Check the name: artesian members list shows all"):
         run("members", "show", "nobody", *there)
 
 
@@ -101,6 +101,12 @@ def test_every_command_on_a_stopped_store(served, tmp_path, monkeypatch) -> None
     )
     told = describe(tmp_path / "store")
     assert (told["rollback_from"], told["forget_from"], told["events"]) == (11, 0, 11)
+    assert [(act["event"], act["kind"], act["by"], act["why"], act["to"]) for act in told["acts"]] == [
+        (9, "quarantine", "local", "", 0),
+        (10, "rollback", "local", "a test", 6),
+        (11, "forget", "local", "", 0),
+    ]
+    assert re.search(r"10\t20\S+Z\tlocal\trollback 6\ta test\n", run("inspect", "store"))
     assert [event["kind"] for event in told["last"]][-3:] == ["quarantine", "rollback", "forget"]
     assert "standing" in run("inspect", "store")
     served.start()
@@ -114,7 +120,7 @@ def test_every_command_on_a_stopped_store(served, tmp_path, monkeypatch) -> None
     ("words", "sentence"),
     [
         (["members", "list"], "needs a server or a store"),
-        (["forget", "c0", "--server", "http://127.0.0.1:9", "--store", "x"], "needs a server or a store"),
+        (["forget", "c0", "--server", "http://127.0.0.1:9", "--store", "x"], "Give only one of --server and --store"),
         (["forget", "c0", "--server", "http://127.0.0.1:9"], "No admin token was given"),
         (["forget", "c0", "--server", "http://127.0.0.1:9", "--token-file", "none"], "No such file: none"),
         (["forget", "c0", "--store", "nowhere"], "No store in nowhere"),

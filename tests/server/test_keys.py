@@ -22,7 +22,7 @@ class Signing(Server):
 
     def __init__(self, folder) -> None:
         super().__init__(folder)
-        self.keys = signing_keys(folder)
+        self.keys = signing_keys(self.store)
         self.app = create_app(self.service, self.auth, None, self.keys)
 
     def published(self) -> dict:
@@ -82,7 +82,7 @@ def test_keys_that_cannot_be_read_stop_the_start(server) -> None:
     for text in ("{", json.dumps(told), json.dumps({"format": 1, "keys": []})):
         server.keys.path.write_text(text)
         with pytest.raises(StorageError, match="Cannot read the signing keys"):
-            signing_keys(server.keys.path.parent)
+            signing_keys(server.store)
 
 
 def test_without_its_package_a_check_says_what_to_install(tmp_path, monkeypatch) -> None:
@@ -108,3 +108,23 @@ def test_another_upload_and_odd_texts_are_not_authentic(tmp_path) -> None:
         with pytest.raises(NotAuthentic, match="The keys cannot be read"):
             verify_acknowledgement(text, odd)
     assert len(key_id(b"x")) == 16
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("junk")])
+def test_keys_lost_while_it_serves_leave_a_server_those_it_read(server, spoil, caplog) -> None:
+    body, before = encode("upload", trained("c0", server.join().content)), server.published()
+    spoil(server.keys.path)
+    told = server.ask("PUT", PATH, SECRET, content=body)
+    assert (told.status_code, server.published()) == (200, before)
+    verify_acknowledgement(told.headers[HEADER], before, body)
+    warnings = [record.fields["problem"] for record in caplog.records if record.name == "artesian.keys"]
+    assert len(warnings) == 1 and str(server.keys.path) in warnings[0]
+
+
+def test_a_store_that_lost_its_keys_says_so_at_the_start(server, capsys) -> None:
+    assert "no signing keys" not in capsys.readouterr().err  # the first start of a store makes them
+    server.join()
+    server.keys.path.unlink()
+    signing_keys(server.store)
+    said = capsys.readouterr().err
+    assert "no signing keys" in said and "acknowledgements that they signed cannot be checked without it" in said

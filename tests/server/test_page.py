@@ -14,6 +14,7 @@ from artesian.server import limits, page_routes
 from artesian.server.limits import Limits
 from artesian.server.messages import decode_task
 from artesian.server.operating import Operator
+from artesian.server.page_facts import PageFacts
 from artesian.server.page_routes import COOKIE, CSRF, PageRoutes
 from artesian.server.page_sessions import IDLE, LONGEST, PageSessions
 from artesian.server.settings import Settings
@@ -149,7 +150,11 @@ def test_an_act_is_written_down_under_the_tokens_name(server) -> None:
     assert (event.kind, event.act) == ("revoke", Act("a0", "lost"))
     assert server.ask("POST", "/page/members/nobody/revoke", headers=own, json={}).status_code == 404
     assert server.ask("POST", "/page/rollback", headers=own, json={"to": "x"}).status_code == 400
-    assert server.ask("POST", "/page/rollback", headers=own, json={"to": 1}).status_code == 200
+    assert server.ask("POST", "/page/rollback", headers=own, json={"to": 1, "why": "a test"}).status_code == 200
+    said = ["revoked by a0: lost", "rolled back to the state after event 1 by a0: a test"]
+    again = PageFacts(server.service)  # as after a restart
+    for facts in (routes_of(server).facts, again):
+        assert [notice["text"] for notice in facts.chronicle.facts()["notices"] if notice["kind"] == "act"][:2] == said
 
 
 def test_forgetting_on_the_page_forgets_on_the_page(tmp_path) -> None:

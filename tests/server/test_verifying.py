@@ -8,6 +8,7 @@ from promises.federation import federation
 from server.test_replaying import Louder, Renamed, crashed, opened
 from storage.test_reading import everything
 
+from artesian.errors import StoreMismatch
 from artesian.server.verifying import verify
 from artesian.storage.reading import read_history
 
@@ -66,11 +67,11 @@ def test_damaged_arrays_are_named_with_whether_they_are_needed(tmp_path) -> None
     old, new = min(history.expected - history.needed), min(history.needed)
     paths = [tmp_path / "blobs" / f"{name}.safetensors" for name in (old, new)]
     paths[0].unlink()
-    assert problems(verify(tmp_path))[0] == (f"No such file or directory: {paths[0]}", False)
+    assert problems(verify(tmp_path))[0] == (f"The stored array is missing: {paths[0]}", False)
     paths[1].write_bytes(b"x")
     told = verify(tmp_path)
     assert sorted(problems(told), key=lambda pair: pair[1]) == [
-        (f"No such file or directory: {paths[0]}", False),
+        (f"The stored array is missing: {paths[0]}", False),
         (f"The stored array was altered: {paths[1]}", True),
     ]
     assert (told["sound"], told["replayed"]) == (False, 0)
@@ -111,3 +112,18 @@ def test_an_algorithm_that_is_not_ours_is_not_replayed_and_this_is_said(tmp_path
     assert told["replayed"] == 0
     assert "cdfl is not one of Artesian's algorithms" in told["notes"][0]
     assert verify(tmp_path, federation().algorithm)["replayed"] == 4
+
+
+def test_the_store_of_another_federation_is_refused(tmp_path) -> None:
+    crashed(tmp_path)
+    with pytest.raises(StoreMismatch, match="of another federation: its name is "):
+        verify(tmp_path, identity={**read_history(tmp_path).about, "name": "other"})
+
+
+@pytest.mark.parametrize("name", ["tokens.json", "keys.json"])
+def test_tokens_and_keys_that_cannot_be_read_are_problems(tmp_path, name) -> None:
+    crashed(tmp_path)
+    assert verify(tmp_path)["notes"] != []  # no keys were made
+    (tmp_path / name).write_text("{")
+    (found,) = problems(verify(tmp_path))
+    assert str(tmp_path / name) in found[0] and found[1]

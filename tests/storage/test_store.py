@@ -415,7 +415,7 @@ def test_a_damaged_old_array_stops_nobody_and_is_said(tmp_path, stores) -> None:
     more = "(an older array: the federation goes on without it)"
     assert store.old_damage() == [
         f"The stored array was altered: {flipped} {more}",
-        f"No such file or directory: {gone} {more}",
+        f"The stored array is missing: {gone} {more}",
     ]
 
 

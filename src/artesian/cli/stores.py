@@ -38,6 +38,14 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
     print_table(["member", "samples", "answered", "open task", "standing", "mixture"], members, words=["mixture"])
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
+    acts = [
+        [str(act["event"]), _moment(act["at"]), act["by"], f"{act['kind']} {act['client'] or act['to']}", act["why"]]
+        for act in told["acts"]
+    ]
+    if acts:
+        print_table(["event", "when", "by", "act", "why"], acts[-20:], words=["act", "why"])
+    if len(acts) > 20:
+        out.print(f"and {len(acts) - 20} earlier acts of operators (--json lists all)")
     out.print("last events: " + ", ".join(f"{e['kind']} {e['client']}".strip() for e in told["last"]), highlight=False)
 
 
@@ -57,9 +65,9 @@ def verify(
     from artesian.config.federations import load_served
     from artesian.server.verifying import verify as check
 
-    algorithm = load_served(federation)[0].algorithm if federation else None
+    served = load_served(federation)[0] if federation else None
     with count_of("checking arrays") as progress:
-        told = check(store, algorithm, progress)
+        told = check(store, *((served.algorithm, progress, served.identity) if served else (None, progress)))
     if as_json:
         sys.stdout.write(json.dumps(told) + "\n")
     else:
@@ -115,7 +123,7 @@ def _copy(source: Path, target: Path, label: str, as_json: bool) -> None:
 
 
 def _complained(problem: Mapping[str, Any]) -> str:
-    return problem["problem"] + ("" if problem["needed"] else " (a server can go on without it)")
+    return problem["problem"] + (" (a server needs it)" if problem["needed"] else " (a server can go on without it)")
 
 
 def _moment(seconds: float | None) -> str:

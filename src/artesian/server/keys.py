@@ -6,6 +6,7 @@ The newest one signs. Of those before it only the public half is kept, so that w
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,8 @@ from artesian.errors import StorageError
 from artesian.storage.acknowledgement import Acknowledgement, from_base64, key_id, public_key, to_base64
 from artesian.storage.codec import FORMAT, check_format
 from artesian.storage.files import lock_file, storage, write_file
+
+LOG = logging.getLogger("artesian.keys")
 
 
 @dataclass(frozen=True)
@@ -41,23 +44,41 @@ class SigningKeys:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read: tuple[int, list[Key]] = (-1, [])
+        self._held: list[Key] = []
+        self._problem = ""  # with the file, as it was logged last
 
     def all(self) -> list[Key]:
-        """Every key, oldest first."""
-        if not self.path.exists():
+        """Every key in the file, oldest first; none where there is no file."""
+        try:
+            changed = self.path.stat().st_mtime_ns
+        except FileNotFoundError:
             return []
-        changed = self.path.stat().st_mtime_ns
         if changed != self._read[0]:
             self._read = changed, self._load()
         return self._read[1]
 
+    def held(self) -> list[Key]:
+        """Every key, oldest first; those read before, where the file was lost or damaged since: a server goes on."""
+        try:
+            found, problem = self.all(), f"No such file: {self.path}"
+        except StorageError as error:
+            if not self._held:
+                raise
+            found, problem = [], error.problem
+        if found or not self._held:
+            self._held, self._problem = found, ""
+        elif problem != self._problem:
+            self._problem = problem
+            LOG.warning("signing keys", extra={"fields": {"problem": problem, "now": "the keys read before are used"}})
+        return self._held
+
     def published(self) -> dict[str, Any]:
         """The public keys, as a JSON Web Key Set, newest first."""
-        return {"keys": [key.published for key in reversed(self.all())]}
+        return {"keys": [key.published for key in reversed(self.held())]}
 
     def sign(self, acknowledgement: Acknowledgement) -> str:
         """An acknowledgement as text, signed with the newest key."""
-        return acknowledgement.signed(from_base64(self.all()[-1].private))
+        return acknowledgement.signed(from_base64(self.held()[-1].private))
 
     def rotate(self, now: str) -> Key:
         """Sign with a new key from now on; the first one is made the same way."""

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from artesian.core import ClientId, ClusterId, Event, Measured, Member
+from artesian.core import Act, ClientId, ClusterId, Event, Measured, Member
 from artesian.dashboard.chronicle import About, Chronicle, Exchange, rounded
 from artesian.errors import ArtesianError
 from artesian.params import Params
 from artesian.server.metrics import cluster_losses
 from artesian.server.operating import standing_of
 from artesian.server.service import Service, is_alarming
+from artesian.storage.history import ActRow
 from artesian.storage.store import Store
 
 REMEMBERED = 1000  # events of the journal that a page begins with
@@ -26,6 +27,7 @@ ACTS = {
     "quarantine": "put in quarantine",
     "release": "released",
     "forget": "forgotten",
+    "rollback": "rolled back to the state after event {to}",
 }
 
 
@@ -61,8 +63,9 @@ class PageFacts:
             self.chronicle.upload(Exchange(at, record["client"], upload["number"], None, found, **scores))
         for cluster, loss in record.get("appraisals", {}).items():
             self.chronicle.measure("loss", cluster, at, loss)
-        if record["kind"] in ACTS:
-            self.chronicle.notice("act", at, ACTS[record["kind"]], record["client"])
+        if record.get("act"):
+            act = ActRow.of(record)
+            self.chronicle.notice("act", at, _told(act.kind, act.by, act.why, act.to), act.client)
 
     # at every event, in the writer's turn
 
@@ -73,9 +76,6 @@ class PageFacts:
             self._uploaded(event.measured, event.set_aside, version, now)
         elif event.kind in ACTS:
             self._acted(event, now)
-        elif event.kind == "rollback":
-            to = event.act.to if event.act else 0
-            self.chronicle.notice("act", now, f"rolled back to the state after event {to}{_why(event)}")
         elif event.kind in ("join", "leave"):
             self._came_or_went(event, now)
         for name, why in event.set_aside.items():
@@ -103,8 +103,8 @@ class PageFacts:
             self.chronicle.measure("loss", cluster, now, loss)
 
     def _acted(self, event: Event, now: float) -> None:
-        by = f" by {event.act.by}" if event.act and event.act.by else ""
-        self.chronicle.notice("act", now, f"{ACTS[event.kind]}{by}{_why(event)}", event.client)
+        act = event.act or Act()
+        self.chronicle.notice("act", now, _told(event.kind, act.by, act.why, act.to), event.client)
         if event.kind == "forget":
             self._seen.pop(event.client, None)
             self.chronicle.forget(event.client)
@@ -219,5 +219,7 @@ def _row(member: Member) -> dict[str, Any]:
     }
 
 
-def _why(event: Event) -> str:
-    return f": {event.act.why}" if event.act and event.act.why else ""
+def _told(kind: str, by: str, why: str, to: int) -> str:
+    """An operator's act in words: what, by whom and why."""
+    what = ACTS[kind].format(to=to)
+    return what + (f" by {by}" if by else "") + (f": {why}" if why else "")

@@ -34,6 +34,8 @@ from artesian.storage.history import BEGAN
 from artesian.storage.reading import read_history, snapshot_of
 from artesian.storage.store import Store
 
+LOST_KEYS = "If there were others, restore the file: acknowledgements that they signed cannot be checked without it"
+
 
 def run(
     federation: Federation,
@@ -72,7 +74,7 @@ def run(
             listener.listen(512)
         tokens = first_tokens(folder, show)
         auth = Auth(tokens, store, service.coordinator.state.members)
-        keys, crowd = signing_keys(folder), Crowd(settings)
+        keys, crowd = signing_keys(store), Crowd(settings)
     except BaseException:
         store.close()
         listener.close()
@@ -150,7 +152,8 @@ def _make_room_for(sockets: int) -> None:
 def first_tokens(folder: Path, show: Callable[[dict[str, str]], None] | None) -> Tokens:
     """The tokens of a store; the first start makes two where somebody is there to be shown them."""
     tokens = Tokens(folder / "tokens.json")
-    if show is not None and not tokens.all():
+    found = tokens.all()  # a file that cannot be read is found now
+    if show is not None and not found:
         show({scope: tokens.make(scope, f"first-{scope}") for scope in ("enrol", "admin")})
     return tokens
 
@@ -161,11 +164,14 @@ def say_tokens(made: Mapping[str, str]) -> None:
         say(f"{scope} token, shown only now: {text}")
 
 
-def signing_keys(folder: Path) -> SigningKeys:
+def signing_keys(store: Store) -> SigningKeys:
     """The keys of a store; the first start makes one."""
-    keys = SigningKeys(folder / "keys.json")
-    if not keys.all():
+    keys = SigningKeys(store.folder / "keys.json")
+    if not keys.held():
+        if store.count:
+            say(f"warning: no signing keys in {keys.path}, so a new one is made. {LOST_KEYS}")
         keys.rotate(utc())
+        keys.held()
     return keys
 
 
@@ -191,6 +197,7 @@ def describe(folder: Path) -> dict[str, Any]:
             {"name": k, "updated": c.updated, "updates": c.updates, "loss": c.loss} for k, c in state.clusters.items()
         ],
         "members": [describe_member(client, member) for client, member in sorted(state.members.items())],
+        "acts": [{"event": number, **act._asdict()} for number, act in sorted(history.acts.items())],
         "last": [_brief(json.loads(row.record)) for row in history.events[-5:]],
     }
 

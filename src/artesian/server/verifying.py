@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
@@ -12,24 +12,36 @@ from typing import Any
 from artesian.algorithms import ALGORITHMS
 from artesian.core import Algorithm
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import ArtesianError, ReplayDiffers
+from artesian.errors import ArtesianError, ReplayDiffers, StorageError
 from artesian.execution.threads import single_threaded
+from artesian.server.keys import SigningKeys
 from artesian.server.replaying import replay
+from artesian.server.tokens import Tokens
 from artesian.server.versions import versions_of
 from artesian.storage.blobs import Blobs, named_in
 from artesian.storage.checking import Finding, check_store
 from artesian.storage.codec import digest
 from artesian.storage.copying import Progress, unseen
 from artesian.storage.files import shared
-from artesian.storage.history import EventRow, SnapshotRow, StoreHistory
+from artesian.storage.history import EventRow, SnapshotRow, StoreHistory, check_identity
 from artesian.storage.open_tasks import OpenTasks
 from artesian.storage.reading import event_of, snapshot_of, unchecked_history
 
 ATTEMPTS = 3  # a server may forget a member meanwhile
 
 
-def verify(folder: Path, algorithm: Algorithm | None = None, progress: Progress = unseen) -> dict[str, Any]:
-    """What is wrong with a store, if anything; `algorithm` replays it where it is not one of ours."""
+def verify(
+    folder: Path,
+    algorithm: Algorithm | None = None,
+    progress: Progress = unseen,
+    identity: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What is wrong with a store, if anything; `algorithm` replays it where it is not one of ours.
+
+    With an `identity`, the store of any other federation is refused.
+    """
+    if identity is not None:
+        check_identity(folder, unchecked_history(folder).about, identity)
     with shared(folder / "blobs"):  # a server drops nothing now, unless it forgets a member
         for _ in range(ATTEMPTS):
             told, history = _verified(folder, algorithm, progress)
@@ -45,17 +57,33 @@ def _verified(folder: Path, algorithm: Algorithm | None, progress: Progress) -> 
     if algorithm is not None and not any(finding.needed for finding in found):
         replayed, more = _replay_all(history, folder, algorithm)
         found += more
+    found += _unreadable(folder)
     told = {
         "store": str(folder),
         "events": history.count,
         "snapshots": [row.events for row in history.snapshots],
         "arrays": checked.arrays,
         "replayed": replayed,
-        "notes": [] if algorithm is not None else [_unknown(history)],
+        "notes": [*([] if algorithm is not None else [_unknown(history)]), *_missing(folder, history)],
         "problems": [{"problem": finding.problem, "needed": finding.needed} for finding in found],
         "sound": not found,
     }
     return told, history
+
+
+def _unreadable(folder: Path) -> Iterator[Finding]:
+    """What is wrong with the files of tokens and signing keys."""
+    for file in (Tokens(folder / "tokens.json"), SigningKeys(folder / "keys.json")):
+        try:
+            file.all()
+        except StorageError as error:
+            yield Finding(error.problem)
+
+
+def _missing(folder: Path, history: StoreHistory) -> list[str]:
+    if (folder / "keys.json").exists() or not history.count:
+        return []
+    return ["no keys.json: without it, acknowledgements that this store's server signed cannot be checked"]
 
 
 def _known(history: StoreHistory) -> Algorithm | None:

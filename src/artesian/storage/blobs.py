@@ -59,6 +59,8 @@ class Blobs:
     def get(self, name: str) -> np.ndarray:
         """The array of this name; damaged bytes are refused."""
         path = self.path(name)
+        if not path.exists():
+            raise StorageError(f"The stored array is missing: {path}", "Restore the file from a backup")
         with storage(path):
             data = path.read_bytes()
         try:

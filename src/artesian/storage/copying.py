@@ -38,6 +38,8 @@ class Copied:
 def copy_store(source: Path, target: Path, progress: Progress | None = None) -> Copied:
     """Copy a store as it is at one moment into a new folder, or an empty one."""
     mark_of(source)  # a store, or refused before anything is made
+    if target.resolve().is_relative_to(source.resolve()):
+        raise SettingError(f"{target} is inside {source}", "Choose a folder outside of it")
     partial = _claimed(target)
     try:
         with shared(source / "blobs"):  # a server drops nothing now

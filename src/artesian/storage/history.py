@@ -8,10 +8,11 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 from artesian.core import Tree
-from artesian.errors import UnknownFormat
+from artesian.errors import StoreMismatch, UnknownFormat
 from artesian.storage.blobs import named_in
 
 STORE_FORMAT = 2  # 1 had no times, no outcomes of events and no stretches
@@ -59,6 +60,15 @@ class ActRow(NamedTuple):
     kind: str
     client: str
     to: int  # of a rollback: the event gone back to
+    by: str = ""  # the name of the token
+    why: str = ""
+    at: float | None = None  # of the wall clock
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """The act of an event, as its record tells it."""
+        told = record["act"]
+        return cls(record["kind"], record["client"], told["to"], told["by"], told["why"], record.get("at"))
 
 
 class StoreMark(NamedTuple):
@@ -111,7 +121,7 @@ class StoreHistory:
         """Every act of an operator, by the number of its event."""
         told = {row.number: json.loads(row.record) for row in self.events if '"act":{' in row.record}
         acted = {number: record for number, record in told.items() if record.get("act")}
-        return {number: ActRow(told["kind"], told["client"], told["act"]["to"]) for number, told in acted.items()}
+        return {number: ActRow.of(record) for number, record in acted.items()}
 
     @cached_property
     def forgotten(self) -> Mapping[str, int]:
@@ -156,6 +166,16 @@ def genesis(about: Mapping[str, Any]) -> str:
     told = {key: value for key, value in about.items() if key != BEGAN}
     told["format"] = about.get(BEGAN, about.get("format"))
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def check_identity(folder: Path, about: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuse a store whose federation is not the one that `identity` describes."""
+    for key, value in identity.items():
+        if about.get(key) != json.loads(json.dumps(value)):
+            raise StoreMismatch(
+                f"{folder} is the store of another federation: its {key} is {str(about.get(key))[:80]}",
+                "Name the federation it belongs to, or choose another store",
+            )
 
 
 def check_store_format(number: int) -> None:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from artesian.errors import MissingExtra, Refused, StorageError, StoreDamaged, StoreLocked, StoreMismatch
+from artesian.errors import MissingExtra, Refused, StorageError, StoreDamaged, StoreLocked
 from artesian.storage.blobs import Blobs
 from artesian.storage.files import lock_file, lock_folder, make_folder, make_private, storage, sync_folder, write_file
 from artesian.storage.history import (
@@ -23,6 +23,7 @@ from artesian.storage.history import (
     StretchRow,
     behind,
     broken,
+    check_identity,
     check_store_format,
     genesis,
     read_mark,
@@ -143,12 +144,7 @@ class OpenedStore:
     def _reopen(self, identity: Mapping[str, Any]) -> None:
         found = self.about()
         check_store_format(int(found.get("format", 0)))
-        for key, value in identity.items():
-            if found.get(key) != json.loads(json.dumps(value)):
-                raise StoreMismatch(
-                    f"{self.folder} is the store of another federation: its {key} is {str(found.get(key))[:80]}",
-                    "Serve the federation it belongs to, or choose another store",
-                )
+        check_identity(self.folder, found, identity)
         TABLES.create_all(self._db)  # stretches and enrolments, which older stores have not
         self._db.commit()
         history = self._history()

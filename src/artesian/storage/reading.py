@@ -56,7 +56,7 @@ def mark_of(folder: Path) -> StoreMark:
     if (folder / "artesian.db").exists() and not path.exists():
         raise StoreDamaged(f"The store has lost its mark: {path}", "Restore it from a backup")
     if not path.exists():
-        raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the --store folder of a server")
+        raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the folder of a store, or of a backup")
     with storage(path):
         found = read_mark(path.read_bytes())
     if found is None:
@@ -73,7 +73,7 @@ def connection(folder: Path) -> Iterator[sqlite3.Connection]:
     """
     database = folder / "artesian.db"
     if not database.exists():
-        raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the --store folder of a server")
+        raise SettingError(f"No store at {folder}: no artesian.db in it", "Give the folder of a store, or of a backup")
     log, index = (database.with_name(f"{database.name}-{end}") for end in ("wal", "shm"))
     with ExitStack() as held, _readable(folder):
         way = "mode=ro&readonly_shm=1"
