@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import numpy as np
 import pytest
+from promises.federation import SECRET, Server, trained
 
 from artesian.algorithms import FedAsync, FedAvg
 from artesian.errors import Refused
@@ -157,3 +158,65 @@ def test_every_refusal_has_a_status() -> None:
 
     assert set(leaves(Refused)) == set(STATUSES)
     assert all(400 <= status < 500 for status in STATUSES.values())
+
+
+def test_a_failure_of_the_disk_is_explained_to_operators_and_in_the_log(tmp_path, caplog) -> None:
+    server = Server(tmp_path / "store")
+    server.ask(
+        "PUT", "/v1/clients/c0/uploads/1", SECRET, content=encode("upload", trained("c0", server.join().content))
+    )
+    for path in (tmp_path / "store" / "blobs").glob("*.safetensors"):
+        path.write_bytes(b"damaged")
+    caplog.set_level("WARNING", "artesian.requests")
+    told = server.ask("POST", "/v1/members/c0/forget", server.admin, json={})
+    assert told.status_code == 507
+    assert told.json()["rule"].startswith("The stored array was altered: ")
+    assert told.json()["remedy"] == "Restore the file from a backup"
+    fields = caplog.records[-1].fields
+    assert (fields["error"], fields["problem"]) == ("StorageError", told.json()["rule"])
+    (tmp_path / "store" / "tokens.json").write_text("{")
+    stranger = server.ask("GET", "/v1/members", server.admin)  # nobody's credential can be checked
+    assert stranger.json()["rule"] == "The server cannot use its disk"
+    assert "tokens.json" in caplog.records[-1].fields["problem"]
+    server.close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"samples": 3, "samples": 4, "secret": "a secret of sixteen"}',
+        b'{"samples": 3, "secret": "a secret of sixteen", "extra": 1}',
+        b'["samples", "secret"]',
+    ],
+)
+def test_a_join_with_doubled_or_unknown_keys_is_refused(tmp_path, body) -> None:
+    server = Server(tmp_path / "store")
+    told = server.ask("PUT", "/v1/clients/c0", server.enrol, content=body)
+    assert (told.status_code, told.json()["error"]) == (422, "BadClient")
+    assert not server.service.coordinator.state.members
+    server.close()
+
+
+@pytest.mark.parametrize("body", [b'{"wy": "misspelt"}', b'{"why": "a", "why": "b"}'])
+def test_an_act_with_doubled_or_unknown_keys_is_refused(tmp_path, body) -> None:
+    server = Server(tmp_path / "store")
+    server.join()
+    told = server.ask("POST", "/v1/members/c0/quarantine", server.admin, content=body)
+    assert (told.status_code, told.json()["error"]) == (400, "BadFormat")
+    assert server.store.count == 1
+    server.close()
+
+
+@pytest.mark.parametrize("name", ["%ff", "%20", "%20c0", "c0%20"])
+def test_a_newcomer_whose_name_looks_like_another_is_refused(tmp_path, name) -> None:
+    server = Server(tmp_path / "store")
+    told = server.ask("PUT", f"/v1/clients/{name}", server.enrol, json={"samples": 3, "secret": SECRET})
+    assert (told.status_code, told.json()["error"]) == (422, "BadClient")
+    server.close()
+
+
+def test_a_secret_that_no_header_can_carry_is_refused(tmp_path) -> None:
+    server = Server(tmp_path / "store")
+    told = server.join(secret=f"{SECRET} ")
+    assert told.status_code == 401 and "spaces at its ends" in told.json()["rule"]
+    server.close()

@@ -369,6 +369,12 @@ def test_the_first_start_makes_tokens_and_later_ones_do_not(tmp_path, capsys) ->
     assert capsys.readouterr().err == ""
 
 
+def test_tokens_that_cannot_be_read_stop_the_start(tmp_path) -> None:
+    (tmp_path / "tokens.json").write_text("{")
+    with pytest.raises(StorageError, match=r"Cannot read the tokens in .* or remove it and make new tokens"):
+        first_tokens(tmp_path, None)
+
+
 def test_a_federation_is_a_value_or_a_function(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

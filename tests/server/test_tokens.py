@@ -162,9 +162,18 @@ def bearer(text: str) -> dict[str, str]:
 
 def test_durations_have_units() -> None:
     assert [seconds_of(text) for text in ("90s", "30m", "12h", "7d", "2w")] == [90, 1800, 43200, 604800, 1209600]
-    for wrong in ("", "7", "d", "0d", "-1d", "1.5h", "7 d"):
+    for wrong in ("", "7", "d", "-1d", "1.5h", "7 d"):
         with pytest.raises(SettingError, match="Not a duration"):
             seconds_of(wrong)
+    for wrong in ("0d", "5001w", "999999999999s"):
+        with pytest.raises(SettingError, match=r"is no time to expire in\. Choose one from 1s to 5000w"):
+            seconds_of(wrong)
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a\nb"])
+def test_a_token_has_a_name_that_can_be_read(tmp_path, name) -> None:
+    with pytest.raises(SettingError, match="cannot be the name of a token"):
+        Tokens(tmp_path / "tokens.json").make("admin", name)
 
 
 def test_a_token_may_only_be_the_text_its_hint_says() -> None:

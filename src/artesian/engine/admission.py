@@ -21,6 +21,7 @@ from artesian.params import Layout, Params, blended, clipped
 from artesian.storage.codec import digest
 
 METRICS = 64  # numbers a client may send along
+MOST_SAMPLES = (1 << 53) - 1  # that every JSON reader can hold exactly
 
 
 def check_client(client: ClientId, samples: int) -> None:
@@ -30,8 +31,16 @@ def check_client(client: ClientId, samples: int) -> None:
         raise BadClient(
             f"{repr(client)[:80]} cannot be a client's id", "Use 1 to 200 printable characters without a slash"
         )
-    if type(samples) is not int or not 0 <= samples < 1 << 53:
-        raise BadClient(f"samples must be a whole number from 0 on, not {samples!r}", "Send the number of samples")
+    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
+        raise BadClient(
+            f"samples must be a whole number from 0 to {MOST_SAMPLES}, not {samples!r}", "Send the number of samples"
+        )
+
+
+def check_name(client: ClientId) -> None:
+    """Of a newcomer: an id that no other looks like."""
+    if client != client.strip() or "\ufffd" in client:
+        raise BadClient(f"{client!r} cannot be a newcomer's id", "Use UTF-8, and no spaces at its ends")
 
 
 def check_welcome(client: ClientId, member: Member | None) -> None:

@@ -23,7 +23,8 @@ from artesian.server.auth import Auth, NoAuth
 from artesian.server.crowding import Crowd, address_of
 from artesian.server.keys import SigningKeys
 from artesian.server.limits import too_many_refusals
-from artesian.server.log import CROWDED, ERROR, App, Logged, Receive, Scope, Send
+from artesian.server.log import CROWDED, ERROR, PROBLEM, App, Logged, Receive, Scope, Send
+from artesian.server.operator_routes import OPERATOR
 from artesian.server.page_routes import PageHeaders
 from artesian.server.routes import Routes
 from artesian.server.service import Service
@@ -119,10 +120,12 @@ def _refuse(routes: Routes) -> Refuse:
             routes.limits.refusals.spend(address_of(request.client))
         _count(routes.service, type(error).__name__)
         request.scope[ERROR] = type(error).__name__
+        if not isinstance(error, Refused):
+            request.scope[PROBLEM] = error.problem
         if isinstance(error, (Busy, WorkerLost, StudyFailed)):
             headers["retry-after"] = str(Busy.seconds)
         status = STATUSES[type(error)] if isinstance(error, Refused) else FAILURES[type(error)]
-        return JSONResponse(_body(error), 405 if "allow" in headers else status, headers)
+        return JSONResponse(_body(error, OPERATOR in request.scope), 405 if "allow" in headers else status, headers)
 
     return refuse
 
@@ -136,9 +139,10 @@ def _lower(headers: Mapping[str, str] | None) -> dict[str, str]:
     return {name.lower(): value for name, value in (headers or {}).items()}
 
 
-def _body(error: Failure) -> dict[str, str]:
+def _body(error: Failure, operator: bool) -> dict[str, str]:
     """What a client reads: `rule` holds what happened; `got` is empty, and stays for older clients."""
-    problem, remedy = DISK if isinstance(error, StorageError) else (error.problem, error.remedy)
+    hidden = isinstance(error, StorageError) and not operator
+    problem, remedy = DISK if hidden else (error.problem, error.remedy)
     return {"error": type(error).__name__, "rule": problem[:SHOWN], "got": "", "remedy": remedy[:SHOWN]}
 
 

@@ -69,7 +69,7 @@ class Auth:
                 raise _taken()  # by one who came a moment earlier
             return
         if not prepared:  # it was reset or forgotten a moment earlier
-            raise Unauthorized(f"The operator reset client {client}", "Join again with a new secret")
+            raise was_reset(client)
         if known is None:
             self._enrol(client, prepared, token)
         else:
@@ -80,7 +80,8 @@ class Auth:
     def _enrol(self, client: str, prepared: str, token: str) -> None:
         allowed = next((t.joins for t in self.tokens.all() if t.name == token), None)
         if allowed is not None and self._joined[token] >= allowed:
-            raise Unauthorized(f"This enrolment token has let {allowed} clients join", "Ask the operator for another")
+            clients = f"{allowed} client{'s' if allowed != 1 else ''}"
+            raise Unauthorized(f"This enrolment token has let {clients} join", "Ask the operator for another")
         self.store.add_secret(client, prepared, token)
         self._joined[token] += 1
 
@@ -190,11 +191,21 @@ def check_secret(secret: str) -> None:
             f"A secret of {len(secret)} characters, or with some that are not ASCII",
             "Make one of 16 to 200 printable ASCII characters",
         )
+    if secret != secret.strip():
+        raise Unauthorized("A secret with spaces at its ends cannot be sent in a header", "Make one without them")
     if len(set(secret)) < DIFFERENT:
         raise Unauthorized(
             f"A secret of {len(set(secret))} different characters is easy to guess",
             "Make a random one, such as openssl rand -hex 16",
         )
+
+
+def was_reset(client: str) -> Unauthorized:
+    """The refusal of a secret from before a reset."""
+    return Unauthorized(
+        f"The operator reset client {client}",
+        f"Join again with a new secret: a new home for this client, and the name {client}",
+    )
 
 
 def _taken() -> Unauthorized:

@@ -27,6 +27,7 @@ PAGE = logging.getLogger("artesian.page")
 METHODS = ("GET", "HEAD", "PUT", "DELETE", "POST", "PATCH", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 ERROR = "artesian.error"  # the key of the scope under which the application puts the refusal's name
+PROBLEM = "artesian.problem"  # and what happened, where the server itself failed
 CROWDED = "artesian.crowded"  # that under which a connection puts the refusal of a request that is one too many
 REPEATED = ("Invalid HTTP request received.", "Unsupported upgrade request.")  # uvicorn's lines; ours say who it was
 
@@ -73,7 +74,8 @@ class Logged:
         finally:
             fields = _fields(scope) | told | {"ms": _since(began)}
             self.observe(fields["route"], told["status"], fields["ms"] / 1000)
-            REQUESTS.info("request", extra={"fields": fields | _who(scope, told["status"])})
+            level = logging.WARNING if PROBLEM in scope else logging.INFO
+            REQUESTS.log(level, "request", extra={"fields": fields | _who(scope, told["status"])})
 
 
 def _who(scope: Scope, status: int) -> dict[str, str]:
@@ -87,7 +89,7 @@ def _fields(scope: Scope) -> dict[str, Any]:
     method = scope["method"] if scope["method"] in METHODS else "unknown"
     found = {"method": method, "route": getattr(route, "path", "unknown")}
     found |= {key: str(path[key])[:200] for key in ("client", "number") if key in path and _is_one(key, path[key])}
-    return found | ({"error": scope[ERROR]} if ERROR in scope else {})
+    return found | {name: scope[key] for name, key in (("error", ERROR), ("problem", PROBLEM)) if key in scope}
 
 
 def _is_one(key: str, told: str) -> bool:

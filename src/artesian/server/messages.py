@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Collection
+from typing import Any
 
 from artesian.core import ClientId, Task, Upload
 from artesian.errors import BadFormat
@@ -25,6 +28,21 @@ def read_upload(body: memoryview, digest: str, client: ClientId, number: int, mo
             "Send it to its own address",
         )
     return upload
+
+
+def read_object(data: bytes, known: Collection[str]) -> dict[str, Any]:
+    """The JSON object in a small body: each of its keys is known, and stands there once; otherwise a ValueError."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a key stands there twice")
+        return found
+
+    body = json.loads(data, object_pairs_hook=once)
+    if not isinstance(body, dict) or not body.keys() <= set(known):
+        raise ValueError(f"not an object with no other keys than {', '.join(known)}")
+    return body
 
 
 def task_pieces(task: Task) -> tuple[list[bytes | memoryview], str]:

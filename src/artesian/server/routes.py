@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 
 from artesian.core import Task
-from artesian.engine.admission import check_client, check_welcome
-from artesian.errors import BadClient, BadFormat, MissingExtra, StorageError, Unauthorized
-from artesian.server.auth import Auth, NoAuth
+from artesian.engine.admission import check_client, check_name, check_welcome
+from artesian.errors import BadClient, BadFormat, MissingExtra, StorageError
+from artesian.server.auth import Auth, NoAuth, was_reset
 from artesian.server.crowding import Crowd, address_of
 from artesian.server.draws import Draws
 from artesian.server.keys import SigningKeys
 from artesian.server.limits import Limits, check_encoding, too_many_refusals
 from artesian.server.log import Receive, Scope, Send
-from artesian.server.messages import etag, read_upload, task_pieces
+from artesian.server.messages import etag, read_object, read_upload, task_pieces
 from artesian.server.metrics import Latencies, metrics_text
 from artesian.server.openapi import MEDIA, Number, Seconds, completed, described
 from artesian.server.operator_routes import OperatorRoutes
@@ -105,6 +104,8 @@ class Routes:
         body = await self.limits.receive_small(request.stream())
         samples, changed, secret = _joining(body, self.auth.needs_secret)
         check_client(client, samples)
+        if self.coordinator.known(client) is None:
+            check_name(client)
         prepared = await self.auth.prepared(client, secret, self._is_reset(client))
         await self.service.run(lambda: self.auth.admit(client, secret, prepared, token, self._is_reset(client)))
         async with AsyncExitStack() as held:
@@ -214,7 +215,7 @@ class Routes:
         secret = self.credential(request)
         await self.auth.client(secret, client)
         if self._is_reset(client):
-            raise Unauthorized(f"The operator reset client {client}", "Join again with a new secret")
+            raise was_reset(client)
         if made := await self.auth.upgraded(client, secret):
             with suppress(StorageError):  # the next request tries again
                 await self.service.run(lambda: self.auth.upgrade(client, secret, made))
@@ -307,7 +308,7 @@ def _seconds(text: str) -> float:
 def _joining(data: bytes, needs_secret: bool) -> tuple[int, bool, str]:
     """The number of samples, whether the client's data changed and, where clients have one, the secret."""
     try:
-        body = json.loads(data)
+        body = read_object(data, ("samples", "changed", "secret"))
         secret, changed = body["secret"] if needs_secret else "", body.get("changed", False)
         if not isinstance(secret, str) or not isinstance(changed, bool):
             raise TypeError("a secret is a text, and changed is true or false")

@@ -25,6 +25,7 @@ from artesian.storage.files import lock_file, storage, write_file
 
 Scope = Literal["enrol", "admin"]
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}  # seconds
+LONGEST = 5000.0 * UNITS["w"]  # seconds: nearly a century
 HINT = 8  # hex digits of a token's fingerprint: enough to tell tokens apart, far too few to find one
 
 
@@ -80,6 +81,8 @@ class Tokens:
 
     def make(self, scope: Scope, name: str, expires: float | None = None, joins: int | None = None) -> str:
         """A new token: its text is shown only now."""
+        if not name.strip() or not name.isprintable():
+            raise SettingError(f"{name!r} cannot be the name of a token", "Use printable characters")
         with self._turn():
             if any(token.name == name for token in self.all()):
                 raise SettingError(
@@ -139,7 +142,8 @@ class Tokens:
             return tokens
         except (ValueError, KeyError, TypeError):
             raise StorageError(
-                f"Cannot read the tokens in {self.path}", "Restore the file, or make new tokens"
+                f"Cannot read the tokens in {self.path}",
+                "Restore the file from a backup, or remove it and make new tokens",
             ) from None
 
     def _save(self, tokens: list[Token]) -> None:
@@ -169,12 +173,14 @@ def described(tokens: Iterable[Token], enrolments: Mapping[str, str], now: float
 
 def seconds_of(text: str) -> float:
     """A duration such as 90s, 30m, 12h, 7d or 4w, in seconds."""
-    found = re.fullmatch(r"([0-9]{1,6})([smhdw])", text)
-    if found is None or not int(found[1]):
+    found = re.fullmatch(r"([0-9]{1,12})([smhdw])", text)
+    if found is None:
         raise SettingError(
             f"Not a duration: {text[:20]!r}", "Write a number and a unit, such as 90s, 30m, 12h, 7d or 4w"
         )
-    return float(int(found[1]) * UNITS[found[2]])
+    if not 0 < (seconds := float(int(found[1]) * UNITS[found[2]])) <= LONGEST:
+        raise SettingError(f"{text[:20]} is no time to expire in", "Choose one from 1s to 5000w, or none: never")
+    return seconds
 
 
 def _text(scope: Scope) -> str:
