@@ -10,7 +10,8 @@ attacker, in which all clients are honest; and of that run, how many uploads wer
     python benchmarks/attacks.py --hostile 1,2,5 --seeds 0,1,2 --show
 
 "defaults" is what a server does unless it is told otherwise; "robust" also weighs all members the same, and trims what
-FedBuff and FedAvg average.
+FedBuff and FedAvg average. Where uploads are folded one by one there is nothing to weigh or to trim: runs would have
+the bits that they have with the defaults, and are not run twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from operator import attrgetter
 from pathlib import Path
@@ -68,6 +69,12 @@ class Cell:
     def unattacked(self) -> Cell:
         """The run that this one is compared with."""
         return Cell(self.defence, self.method, NOBODY, 0, self.seed)
+
+    @property
+    def run(self) -> Cell:
+        """The run with the bits of this one: where nothing is averaged, robust rules have nothing to do."""
+        one_by_one = self.defence == "robust" and self.method not in AVERAGING["robust"]
+        return replace(self, defence="defaults") if one_by_one else self
 
     @property
     def settings(self) -> list[str]:
@@ -128,8 +135,9 @@ def record(cell: Cell, summary: Mapping[str, Any], results: Path = RESULTS) -> N
 def run_all(wanted: Sequence[Cell], jobs: int, runs: Path, results: Path = RESULTS) -> None:
     """Run what has no line yet, so many at once."""
     known = recorded(results)
+    missing = dict.fromkeys(cell.run for cell in wanted if cell.run not in known)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        begun = {pool.submit(summary_of, cell, runs): cell for cell in wanted if cell not in known}
+        begun = {pool.submit(summary_of, cell, runs): cell for cell in missing}
         for future in as_completed(begun):
             if error := future.exception():  # it has no line, and runs again next time; the others count all the same
                 print(f"{begun[future]}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -140,7 +148,8 @@ def run_all(wanted: Sequence[Cell], jobs: int, runs: Path, results: Path = RESUL
 
 def shown(wanted: Sequence[Cell], results: Path = RESULTS) -> Iterator[str]:
     """Markdown tables of the points lost, one for each number of hostile clients: means over seeds, by defence."""
-    known = recorded(results)
+    lines = recorded(results)
+    known = {cell: lines[cell.run] for cell in [*wanted, *_unattacked(wanted)] if cell.run in lines}
     for hostile in dict.fromkeys(cell.hostile for cell in wanted if cell.hostile):
         some = [cell for cell in wanted if cell.hostile == hostile]
         defences, methods = (list(dict.fromkeys(map(attrgetter(name), some))) for name in ("defence", "method"))

@@ -319,6 +319,46 @@ def test_the_attack_table_has_every_cell_and_what_it_is_compared_with() -> None:
     assert DEFENCES["nothing"] == []
 
 
+def test_robust_rules_are_not_run_where_uploads_are_folded_one_by_one(tmp_path) -> None:
+    from attacks import AVERAGING, METHODS, Cell, cells, record, run_all, shown
+
+    from artesian.algorithms import ALGORITHMS
+    from artesian.engine.pace import Stream
+
+    streams = {name for name in METHODS if ALGORITHMS[name]().pace() == Stream(1)}
+    assert streams == set(METHODS) - set(AVERAGING["robust"])
+    cell = Cell("robust", "fedasync", "inflated-samples", 5, 0)
+    assert cell.run == Cell("defaults", "fedasync", "inflated-samples", 5, 0)
+    assert Cell("robust", "fedbuff", "x10", 5, 0).run == Cell("robust", "fedbuff", "x10", 5, 0)
+    wanted, results = cells(["robust"], ["cdfl", "fedavg"], ["x10"], [1], [0]), tmp_path / "attacks.jsonl"
+    for each in wanted:
+        record(each.run, {"client_after": 0.875 - 0.125 * each.hostile}, results)
+    assert "| x10 | 12.5 | 12.5 |" in shown(wanted, results)
+    run_all(wanted, 1, tmp_path / "runs", results)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("method", ["confluence", "cdfl", "fedasync"])
+def test_robust_rules_give_the_bits_of_the_defaults_where_uploads_are_folded_one_by_one(tmp_path, method) -> None:
+    from attacks import DEFENCES, Cell
+
+    from artesian.config.experiments import simulate
+
+    for defence in ("defaults", "robust"):
+        settings = Cell(defence, method, "inflated-samples", 2, 0).settings
+        assert set(DEFENCES[defence]) <= set(settings)
+        changes = [*settings, "uploads=40", "evaluate_every=20", "world.clients=20"]
+        simulate("digits-2", changes=changes, seed=0, out=tmp_path / defence)
+    left, right = (
+        {
+            path.name: path.read_bytes()
+            for path in [*(tmp_path / defence / "final").iterdir(), tmp_path / defence / "metrics.csv"]
+        }
+        for defence in ("defaults", "robust")
+    )
+    assert left == right and len(left) > 1
+
+
 def test_the_attack_table_shows_points_lost(tmp_path) -> None:
     from attacks import cells, record, recorded, run_all, shown
 
