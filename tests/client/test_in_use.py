@@ -141,6 +141,23 @@ def test_tuned_is_a_candidate_beside_what_was_drawn(home) -> None:
     assert refreshed.scores["tuned"] == score(((1.0, tuned),))
 
 
+def test_what_beats_all_that_a_refresh_brought_is_trained_on(tmp_path) -> None:
+    """Short trainings cannot repair the bad model that comes back; what was used before is better, and goes on."""
+    home = Home(tmp_path, Spoiled(), MODEL, plan=Plan(rate=0.1, batch=35))
+    session = home.session()
+    used = session.refresh(mine(), keep_training=True)
+    assert used.won == "trained" and "continued" not in used.scores
+    for _ in range(2):
+        better = session.refresh(mine(), keep_training=True)
+        how = {"seed": derive(session.kept().settings["seed"], "continue"), "plan": Plan.of(session.kept().settings)}
+        by_hand = divided(mine(), 0.2, "c0").train.train(used[0][1], **how)
+        assert better.won == "continued" and np.array_equal(better[0][1], by_hand)
+        assert np.array_equal(session.held()[0][1], by_hand)
+        used = better
+    assert home.state.version == 3  # every refresh uploads what was trained from its task
+    home.close()
+
+
 def test_without_a_task_the_client_keeps_what_it_has(tmp_path) -> None:
     home = Home(tmp_path, ALGORITHMS["fedavg"](clients_per_round=2), MODEL, plan=PLAN)
     one, two = home.session("c0"), home.session("c1")
@@ -346,6 +363,7 @@ def test_a_result_is_an_ensemble_that_can_be_pickled() -> None:
         ({"hold_back": 0}, "hold_back must be above 0 and at most 0.5, not 0"),
         ({"hold_back": 0.7}, "hold_back must be above 0 and at most 0.5, not 0.7"),
         ({"hold_back": "0.2"}, "hold_back must be above 0 and at most 0.5, not '0.2'"),
+        ({"keep_training": True, "accept": "always"}, "keep_training has an effect only with accept='better'"),
     ],
 )
 def test_what_is_asked_for_is_checked_before_anything_is_sent(home, options, words) -> None:

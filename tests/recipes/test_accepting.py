@@ -11,7 +11,16 @@ from artesian.core import derive, generator
 from artesian.errors import BadData
 from artesian.learners.arrays import LinearRegression, SoftmaxRegression
 from artesian.params import Layout, seal
-from artesian.recipes.accepting import Tried, Voices, candidates, choose, divided, held_back, undivided
+from artesian.recipes.accepting import (
+    Tried,
+    Voices,
+    candidates,
+    choose,
+    divided,
+    held_back,
+    undivided,
+    with_continued,
+)
 
 LINE = LinearRegression(1, bias=False)
 FITTED = 4.0  # all data say so
@@ -137,6 +146,52 @@ def test_the_gain_is_over_what_was_trained_and_what_was_drawn() -> None:
 def test_tuned_is_a_candidate() -> None:
     choice = chosen(drawn=model(9), trained=model(9), tuned=model(4))
     assert (choice.won, choice.gain) == ("tuned", {"trained": 25, "drawn": 25})
+
+
+def continued(samples: int = 50, **among):
+    """What `with_continued` adds, with the model it trained: its number is halved on the way to 4."""
+    seen = []
+
+    def train(ensemble):
+        seen.append(ensemble[0][1][0])
+        return model((ensemble[0][1][0] + FITTED) / 2)
+
+    found = with_continued(candidates(LINE.layout, **among), divided(learner(samples), 0.2, "ann"), train)
+    return seen, choose(found, divided(learner(samples), 0.2, "ann"))
+
+
+def test_what_beats_all_that_a_refresh_brought_is_trained_on() -> None:
+    """Drawn 9, trained 8, used before 6, which is trained on to 5."""
+    seen, choice = continued(drawn=model(9), trained=model(8), previous=model(6))
+    assert (seen, choice.won, choice.scores["continued"], choice.scores["previous"]) == ([6], "continued", -1, -4)
+
+
+@pytest.mark.parametrize(
+    "among",
+    [
+        {"drawn": model(9), "trained": model(5), "previous": model(6)},  # what was trained is better
+        {"drawn": model(6), "trained": model(6), "previous": model(6)},  # it is no better
+        {"drawn": model(9), "trained": model(8)},  # there is nothing
+    ],
+)
+def test_nothing_else_is_trained_on(among) -> None:
+    seen, choice = continued(**among)
+    assert not seen and "continued" not in choice.scores
+
+
+def test_nothing_is_trained_on_where_nothing_judges() -> None:
+    seen, choice = continued(20, drawn=model(9), trained=model(8), previous=model(4))
+    assert not seen and choice.won == "midpoint"
+
+
+def test_what_was_used_before_is_trained_on_sooner_than_it_is_used() -> None:
+    """Nine samples say 4 and one says 8: the gains of 4 over 6 have mean 2.4 and standard error 1.6, 1.5 of them."""
+    y = np.full(50, FITTED, np.float32)
+    y[held_back(50, 0.2, "ann")[0]] = 8
+    split = divided(LINE.learner(np.ones((50, 1), np.float32), y), 0.2, "ann")
+    among = {"trained": model(6), "previous": model(4)}
+    assert choose(among, split).won == "trained"
+    assert "continued" in with_continued(among, split, lambda ensemble: ensemble)
 
 
 def test_of_equal_scores_the_lowest_loss_wins() -> None:

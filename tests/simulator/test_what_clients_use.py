@@ -81,6 +81,14 @@ def test_what_was_made_for_the_choice_comes_back() -> None:
     assert (found.after, found.accepted) == (0, 0)
 
 
+def test_what_beats_all_that_a_refresh_brought_is_trained_on() -> None:
+    """What was used before, 6, is better than 9, 8 and their middle: one step of 0.25 * 2 * (4 - w) makes 5 of it."""
+    place = Place(Lines(), LINE, seed=0, hold_back=0.2, keep_training=Plan(rate=0.25, batch=40))
+    found = judged(place, 9, 8, 6)
+    assert (found.won, found.made[0][1].tolist(), found.accepted) == ("continued", [5], 0)
+    assert judged(place, 9, 5, 6).won == "trained"
+
+
 def test_the_pool_is_every_clusters_test_set_by_the_true_share() -> None:
     """Of w: -(0.75 (w - 6)^2 + 0.25 (w - 10)^2)."""
     pool = {"k0": 0.75, "k1": 0.25}
@@ -231,6 +239,20 @@ def test_what_clients_use_may_be_spilled(whole, tmp_path) -> None:
     assert bits(tmp_path / "run") == bits(whole)
 
 
+def test_clients_that_keep_training_do_so_with_the_same_bits_everywhere(tmp_path) -> None:
+    """Labels that every client has for itself: what it used before is soon better than what a refresh brings."""
+    settings = [
+        "rounds=", "evaluate_every_rounds=", "uploads=40", "world.clients=4", "evaluate_every=40", "snapshot_every=15",
+        "algorithm.name=confluence", "accept=better", "keep_training=true", "pool_every=4",
+    ]  # fmt: skip
+    experiment = load("flexcfl-synthetic", settings)
+    run = run_experiment(experiment, seed=1, out=tmp_path / "run")
+    assert run.summary["won"]["continued"] > 0.1
+    run_experiment(experiment, seed=1, workers=2, out=tmp_path / "workers")
+    run_experiment(experiment, seed=1, transport=InProcess, memory_limit=0, out=tmp_path / "http")
+    assert bits(tmp_path / "run") == bits(tmp_path / "workers") == bits(tmp_path / "http")
+
+
 def test_a_run_is_opened_with_its_columns(whole) -> None:
     run = open_run(whole)
     assert set(NEW) <= set(run.metrics)
@@ -268,6 +290,8 @@ def test_settings_are_described_only_where_they_are_on() -> None:
     assert not {"accept", "hold_back", "pool_every"} & set(plain.describe())
     told = lines(accept="better", pool_every=5).describe()
     assert (told["accept"], told["hold_back"], told["pool_every"]) == ("better", 0.2, 5)
+    assert "keep_training" not in told
+    assert lines(accept="better", keep_training=True).describe()["keep_training"] is True
 
 
 def test_a_run_is_resumed_as_it_was_begun(tmp_path) -> None:
@@ -286,6 +310,8 @@ def test_a_run_is_resumed_as_it_was_begun(tmp_path) -> None:
         ({"hold_back": 0.6}, "hold_back must be above 0 and at most 0.5, not 0.6"),
         ({"hold_back": "much"}, "hold_back must be a number, not 'much'"),
         ({"pool_every": -1}, "pool_every must be at least 0, not -1"),
+        ({"keep_training": True}, "keep_training has an effect only with accept = better, but keep_training = True"),
+        ({"keep_training": 1, "accept": "better"}, "keep_training must be true or false, not 1"),
     ],
 )
 def test_settings_are_checked(setting, problem) -> None:

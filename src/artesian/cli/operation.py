@@ -149,6 +149,9 @@ def client(
         str, typer.Option(metavar="better|always", help="Use the best model on data held back, or always the answer.")
     ] = "better",
     hold_back: Annotated[float, typer.Option(metavar="SHARE", help="Share of the data to hold back.")] = 0.2,
+    keep_training: Annotated[
+        bool, typer.Option("--keep-training", help="Train on what is in use, where it beats what a refresh brings.")
+    ] = False,
     report: Annotated[
         bool, typer.Option("--report", help="Tell the server how the last refresh changed this client's score.")
     ] = False,
@@ -199,6 +202,7 @@ def client(
             often = times if every is not None else times or 1
             complain = _complain if every is not None else None
             options: dict[str, Any] = {"accept": accept, "hold_back": hold_back, "tune": tune, "report": report}
+            options |= {"keep_training": keep_training}
             if when is not None:
                 options["watch"] = Watch(when, detectors or ["ks"], client=session)
             steps = refreshes(session, make, often, every or 0.0, complain, out=model, **options)

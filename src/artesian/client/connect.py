@@ -68,6 +68,7 @@ class Client(Session):
         tune: int = 0,
         accept: Accept = "better",
         hold_back: float = SHARE,
+        keep_training: bool = False,
         report: bool = False,
         loss: Callable[..., Any] | None = None,
         optimizer: Callable[..., Any] | None = None,
@@ -86,6 +87,8 @@ class Client(Session):
                 is the mean of what was trained and what came back; `why` of the result says so. "always" returns what
                 came back, and holds nothing back.
             hold_back: The share of the data to hold back, above 0 and at most 0.5.
+            keep_training: Where what was used before is better than all that this refresh brought, train it on as
+                well: a second training, by the task's plan, of a model that stays here.
             report: Tell the server, with the next upload, how this refresh changed the score on the data held back, and
                 whether `changed` was given: its operator sees them on the live page. Off unless asked for.
             loss: With a network: a function of output and target that gives one number per sample.
@@ -93,7 +96,7 @@ class Client(Session):
             options: With a network: options of `TorchModel`.
         """
         how: dict[str, Any] = {"wait": wait, "changed": changed, "tune": tune}
-        how |= {"accept": accept, "hold_back": hold_back, "report": report}
+        how |= {"accept": accept, "hold_back": hold_back, "keep_training": keep_training, "report": report}
         if loader is None:
             if loss or optimizer or options or not isinstance(learner, Learner):
                 problem = f"refresh got a {type(learner).__name__} without a loader"

@@ -37,7 +37,7 @@ class Refreshed(tuple[tuple[float, Params], ...]):
 
     @property
     def won(self) -> Candidate:
-        """Which candidate it is: `drawn`, `tuned`, `midpoint`, `trained` or `previous`."""
+        """Which candidate it is: `drawn`, `tuned`, `midpoint`, `trained`, `continued` or `previous`."""
         return self.choice.won
 
     @property

@@ -44,7 +44,7 @@ from artesian.errors import (
 )
 from artesian.params import Layout, Params
 from artesian.recipes import by_name, recipe
-from artesian.recipes.accepting import SHARE, Accept, Choice, Split, candidates, choose
+from artesian.recipes.accepting import SHARE, Accept, Choice, Split, candidates, choose, with_continued
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.storage.acknowledgement import HEADER
@@ -124,6 +124,7 @@ class Session:
         tune: int = 0,
         accept: Accept = "better",
         hold_back: float = SHARE,
+        keep_training: bool = False,
         report: bool = False,
     ) -> Refreshed:
         """Train by the task's recipe, upload, and return what to predict with now.
@@ -133,16 +134,19 @@ class Session:
         trained and what came back; with `accept="always"`, what came back. Without a task (a round is still open) it is
         what the client has. `changed` says that its data changed. Where a task only asks for an estimate and is
         answered with another, that is done at once, too. With `tune`, what comes back is also trained for so many
-        epochs more on the learner's data; that stays here. With `report`, the upload tells the server how the refresh
-        before it went.
+        epochs more on the learner's data; that stays here. With `keep_training`, what was used before is trained on
+        where it is better than all of these, and is a candidate, too. With `report`, the upload tells the server how
+        the refresh before it went.
         """
         _check_tune(tune)
+        if keep_training and accept != "better":
+            raise SettingError("keep_training has an effect only with accept='better'", "Leave one of the two out")
         split = split_for(learner, accept, hold_back, self.client)
         self._in_use.begin(self._drawn_or_nothing)
         task, self._moved = self.task(split.train.samples, wait, changed), None
         if task is not None:
             metrics = self._reports.metrics(changed) if report else {}
-            refreshed = self._choose(self._answer(task, split.train, metrics), split, tune)
+            refreshed = self._choose(self._answer(task, split.train, metrics), split, tune, keep_training)
             if report:
                 self._reports.keep(refreshed.choice)
             return refreshed
@@ -167,11 +171,13 @@ class Session:
             self._drop_spool()
             task = answer
 
-    def _choose(self, spool: Spool, split: Split, tune: int) -> Refreshed:
+    def _choose(self, spool: Spool, split: Split, tune: int, keep_training: bool) -> Refreshed:
         """Choose what to use after an upload; only then it is done with."""
         drawn, number = self._drawn(), spool.upload.number
-        tuned_here = self._tuned(drawn, split.train, tune) if tune else ()
+        tuned_here = self._tuned(drawn, split.train, "tune", tune) if tune else ()
         among = candidates(self.layout, drawn, spool.models, self._in_use.before(number), tuned_here)
+        if keep_training:
+            among = with_continued(among, split, lambda models: self._tuned(models, split.train, "continue"))
         choice = choose(among, split)
         self._in_use.use(number, among[choice.won])
         self._drop_spool()
@@ -202,11 +208,13 @@ class Session:
         told, tag = Moved.of(answer.headers.get(MOVED, "")), self._fresh.tag
         return replace(told, changed=answer.headers.get("etag") != tag) if tag else told
 
-    def _tuned(self, drawn: Ensemble, learner: Learner, epochs: int) -> Ensemble:
+    def _tuned(self, models: Ensemble, learner: Learner, purpose: str, epochs: int | None = None) -> Ensemble:
+        """These models, trained on by the newest task's plan, for its epochs or for so many."""
         task = self.kept()
         assert task is not None
-        plan = replace(Plan.of(task.settings), epochs=epochs)
-        return tuned(drawn, learner, seed=derive(task.settings["seed"], "tune"), plan=plan)
+        plan = Plan.of(task.settings)
+        plan = plan if epochs is None else replace(plan, epochs=epochs)
+        return tuned(models, learner, seed=derive(task.settings["seed"], purpose), plan=plan)
 
     @property
     def acknowledgement(self) -> str | None:

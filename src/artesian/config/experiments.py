@@ -32,7 +32,7 @@ from artesian.simulator.worlds import WORLDS, World
 
 COUNTS = ("uploads", "rounds", "evaluate_every", "evaluate_every_rounds", "snapshot_every", "proxy_sample")
 NUMBERS = (*COUNTS, "tune", "pool_every", "turns")
-MORE = ("evaluate", "export", "target", "recipes", "accept", "hold_back")
+MORE = ("evaluate", "export", "target", "recipes", "accept", "hold_back", "keep_training")
 TABLES = (
     "algorithm",
     "algorithms",

@@ -6,7 +6,7 @@ after data were appended, and no model of this client ever saw those that judge 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite, sqrt
@@ -19,11 +19,14 @@ from artesian.errors import BadData
 from artesian.params import Layout, Params, average, seal
 
 Accept = Literal["better", "always"]  # use the best candidate, or always what was drawn
-Candidate = Literal["drawn", "tuned", "midpoint", "trained", "previous"]
+Candidate = Literal["drawn", "tuned", "midpoint", "trained", "continued", "previous"]
 # In the order in which they are tried, and by how many standard errors each must beat the best before it. The middle
 # of two models is seldom much worse than either; what was trained is what the client would have without a refresh;
-# what was used before was chosen by the same samples, perhaps by luck.
-MARGINS: Mapping[Candidate, float] = {"midpoint": 0.0, "drawn": 1.0, "tuned": 1.0, "trained": 0.5, "previous": 2.0}
+# what was used before was chosen by the same samples, perhaps by luck. Trained on, it is like what was trained.
+MARGINS: Mapping[Candidate, float] = {
+    "midpoint": 0.0, "drawn": 1.0, "tuned": 1.0, "trained": 0.5, "continued": 0.5, "previous": 2.0
+}  # fmt: skip
+WORTH_TRAINING = 1.0  # standard errors by which what was used before must beat all others to be trained on
 CANDIDATES: tuple[Candidate, ...] = tuple(MARGINS)
 SHARE = 0.2  # of the samples
 FEWEST = 5  # samples that can judge
@@ -125,8 +128,22 @@ def candidates(
     middle: Ensemble = ()
     if len(drawn) == len(trained) == 1 and not np.array_equal(drawn[0][1], trained[0][1]):
         middle = ((1.0, average(layout, [drawn[0][1], trained[0][1]])),)
-    found = dict(zip(CANDIDATES, (middle, drawn, tuned, trained, previous), strict=True))
+    found: dict[Candidate, Ensemble] = {"midpoint": middle, "drawn": drawn, "tuned": tuned}
+    found |= {"trained": trained, "previous": previous}
     return {name: ensemble for name, ensemble in found.items() if ensemble}
+
+
+def with_continued(
+    among: Mapping[Candidate, Ensemble], split: Split, train: Callable[[Ensemble], Ensemble]
+) -> dict[Candidate, Ensemble]:
+    """With what was used before, trained on, where it is better than all that this refresh brought.
+
+    Such a client has a model of its own that the federation does not improve. Trained on at every such refresh, it
+    becomes what the client would have without a federation. The upload is another one, trained from the task.
+    """
+    best = choose(among, split, {**MARGINS, "previous": WORTH_TRAINING}) if split.rows.size else None
+    continued = {"continued": train(among["previous"])} if best is not None and best.won == "previous" else {}
+    return {**among, **continued}
 
 
 def choose(among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[Candidate, float] = MARGINS) -> Choice:

@@ -54,6 +54,7 @@ class Experiment:
     tune: int = 0  # epochs for which clients train what they drew on their own data before they use it
     accept: Accept = "always"  # what clients use: always what they drew, or the "better" of that and what they trained
     hold_back: float = SHARE  # of their data, by which clients judge what is better; they train on the rest
+    keep_training: bool = False  # do clients train on what they used before, where it beats all a refresh brought?
     pool_every: int = 0  # uploads from one that is scored on the whole evaluation pool to the next; 0: none is
     defence: Defence | None = None  # what one client may do to the others; None: anything
     drift: Drifts | None = None  # how clients' data drift; None: as the world and its shift say
@@ -70,13 +71,18 @@ class Experiment:
             "hold_back is above 0 and at most 0.5": 0 < self.hold_back <= 0.5,
             "pool_every is at least 0": self.pool_every >= 0,
             "export is true or false": isinstance(self.export, bool),
+            "keep_training is true or false": isinstance(self.keep_training, bool),
             "name must not be empty": bool(self.name.strip()),
             "evaluate is clusters or clients": self.evaluate in ("clusters", "clients"),
         }
         check(self, rules)
         self._check_turns()
-        judges = self.accept == "better" or self.hold_back == SHARE
-        check(self, {"hold_back has an effect only with accept = better": judges})
+        better = self.accept == "better"
+        rules = {
+            "hold_back has an effect only with accept = better": better or self.hold_back == SHARE,
+            "keep_training has an effect only with accept = better": better or not self.keep_training,
+        }
+        check(self, rules)
         plan = self.training  # not its own rule: a client may choose another optimizer than the one proposed
         remembers = plan.optimizer == "adam" or plan.momentum > 0
         rules = {
@@ -228,7 +234,7 @@ class Experiment:
         """Left out where they are not set: so the digest of settings from before there were these is still the same."""
         names = [entry if isinstance(entry, str) else entry.name for entry in self.recipes]
         found = {"recipes": names, "tune": self.tune, "evaluate_every_rounds": self.evaluate_every_rounds}
-        found |= {"export": self.export, "pool_every": self.pool_every}
+        found |= {"export": self.export, "pool_every": self.pool_every, "keep_training": self.keep_training}
         found |= {"defence": self.defence and self.defence.tree, "drift": self.drift and self.drift.settings}
         found |= {"watch": self.watch and self.watch.tree, "turns": self.turns}
         if self.accept == "better":

@@ -36,7 +36,7 @@ from artesian.execution.threads import stay_single_threaded
 from artesian.execution.worker import Perform, Setup, peak_mb, shared_mb
 from artesian.params import seal
 from artesian.recipes import recipe
-from artesian.recipes.accepting import Candidate, Split, candidates, choose, divided, undivided
+from artesian.recipes.accepting import Candidate, Split, candidates, choose, divided, undivided, with_continued
 from artesian.recipes.kept_optimizers import follow
 from artesian.recipes.tuning import tuned
 from artesian.simulator.attacks import Attack, forged, poisoned
@@ -47,6 +47,7 @@ from artesian.simulator.worlds import Visit, World
 T = TypeVar("T")
 Key = tuple[ClientId, int]  # client and task number: what is in flight, once at a time
 Sets = Mapping[ClusterId, Samples]
+MADE: tuple[Candidate, ...] = ("midpoint", "tuned", "continued")  # where a refresh is judged; the others came with it
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,7 @@ class Place:
     recipes: Mapping[str, Recipe] = field(default_factory=dict)  # those that are not built in
     tune: Plan | None = None  # how clients train what they drew before they use it; None: not at all
     hold_back: float | None = None  # the share of their data by which clients judge what they use; None: they do not
+    keep_training: Plan | None = None  # how clients train on what is better than all that a refresh brought; None: not
     hostile: frozenset[ClientId] = frozenset()  # clients that attack
     attack: Attack = "sign-flip"  # what these do
 
@@ -298,10 +300,13 @@ class Place:
             if self.hold_back is None:
                 return Judged(after, pool=self._pool(judging, test, shown))
             among = candidates(self.model.layout, drawn, judging.trained, judging.previous, tuned_here)
-            won = choose(among, self._split(client, visit.train)).won
+            split = self._split(client, visit.train)
+            if self.keep_training is not None:
+                among = with_continued(among, split, partial(self._continued, client, cycle, split.train))
+            won = choose(among, split).won
             used = among[won]
             accepted = after if used is shown else test.score(used)
-            made = used if won in ("tuned", "midpoint") else ()
+            made = used if won in MADE else ()
             return Judged(after, accepted, won, made, self._pool(judging, test, shown, used))
 
     def _pool(self, judging: Judging, test: Learner, *after: Ensemble) -> tuple[float, ...]:
@@ -361,6 +366,11 @@ class Place:
             return ()
         learner, seed = self._split(client, train).train, derive(self.seed, "tune", client, cycle)
         return tuned(drawn, learner, seed=seed, plan=self.tune)
+
+    def _continued(self, client: ClientId, cycle: int, learner: Learner, used: Ensemble) -> Ensemble:
+        """What a client makes of what it used before, by training it on."""
+        assert self.keep_training is not None
+        return tuned(used, learner, seed=derive(self.seed, "continue", client, cycle), plan=self.keep_training)
 
     def _measured(self, upload: Upload, receipt: Receipt | None, truth: Mixture) -> Evidence | None:
         if self.algorithm is None or receipt is None:

@@ -80,6 +80,7 @@ class Simulation:
             recipes=by_name([*registered(), *experiment.recipes]),
             tune=replace(experiment.training, epochs=experiment.tune) if experiment.tune else None,
             hold_back=experiment.hold_back if experiment.accept == "better" else None,
+            keep_training=experiment.training if experiment.keep_training else None,
             hostile=self.habits.hostile,
             attack=experiment.fleet.attack,
         )
