@@ -243,12 +243,12 @@ def test_a_token_that_is_used_up_takes_a_reset_member_and_counts_no_forgotten_on
 def test_whoever_was_reset_or_forgotten_while_it_joined_keeps_no_empty_hash(busy) -> None:
     known = busy.store.secrets()["c1"]
     with pytest.raises(Unauthorized, match="reset client c1"):
-        busy.auth.admit("c1", secret("c1"), "", "e0", reset=True)
+        busy.auth.admit("c1", secret("c1"), "", None, reset=True)
     assert busy.store.secrets()["c1"] == known
     busy.store.drop_secret("c1")
     busy.auth.drop("c1")
     with pytest.raises(Unauthorized):
-        busy.auth.admit("c1", secret("c1"), "", "e0")
+        busy.auth.admit("c1", secret("c1"), "", None)
     busy.auth.upgrade("c1", secret("c1"), "scrypt$1$00$00")  # of a request that came before
     assert "c1" not in busy.store.secrets()
     assert busy.fetch("c1").status_code == 401

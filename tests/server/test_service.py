@@ -393,7 +393,7 @@ def test_guards_compare_whole_secrets(tmp_path) -> None:
     store = Store(tmp_path, {"a": 1})
     auth = Auth(Tokens(tmp_path / "tokens.json"), store)
     made = asyncio.run(auth.prepared("ann", SECRET))
-    auth.admit("ann", SECRET, made, "")
+    auth.admit("ann", SECRET, made, None)
     assert asyncio.run(auth.prepared("ann", SECRET)) == ""
     asyncio.run(auth.client(SECRET, "ann"))
     for wrong in ("", SECRET + "x", SECRET[:-1]):

@@ -109,7 +109,7 @@ def test_a_token_expires(tmp_path) -> None:
     store, tokens, now = Store(tmp_path, {"a": 1}), Tokens(tmp_path / "tokens.json"), [1000.0]
     text = tokens.make("enrol", "spring", expires=1060.0)
     auth = Auth(tokens, store, clock=lambda: now[0])
-    assert asyncio.run(auth.enrolment(text)) == "spring"
+    assert asyncio.run(auth.enrolment(text)).name == "spring"
     now[0] = 1060.0
     with pytest.raises(Unauthorized, match="not a valid enrolment token"):
         asyncio.run(auth.enrolment(text))

@@ -141,9 +141,10 @@ def with_continued(
     Such a client has a model of its own that the federation does not improve. Trained on at every such refresh, it
     becomes what the client would have without a federation. The upload is another one, trained from the task.
     """
-    best = choose(among, split, {**MARGINS, "previous": WORTH_TRAINING}) if split.rows.size else None
-    continued = {"continued": train(among["previous"])} if best is not None and best.won == "previous" else {}
-    return {**among, **continued}
+    found = dict(among)
+    if split.rows.size and choose(among, split, {**MARGINS, "previous": WORTH_TRAINING}).won == "previous":
+        found["continued"] = train(among["previous"])
+    return found
 
 
 def choose(among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[Candidate, float] = MARGINS) -> Choice:

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 from artesian.errors import StorageError, StoreDamaged, Unauthorized
 from artesian.server.hashing import Hashes, is_older, slow_hash
@@ -20,8 +21,15 @@ from artesian.storage.store import Store
 SHORTEST, LONGEST, DIFFERENT = 16, 200, 8  # characters of a secret, and how many of them must differ
 
 
+class Bearer(NamedTuple):
+    """Who showed a client's secret: whoever has the next secret of that client is somebody else."""
+
+    client: str
+    secrets: int = 0  # how many secrets the client had before
+
+
 class Auth:
-    """Checks the credential of every request before its body is read."""
+    """Checks the credential of every request before its body is read, and once more before what it asks for is done."""
 
     needs_secret = True  # of whoever joins
 
@@ -35,16 +43,17 @@ class Auth:
         """Each of `members` must have a secret: anybody could join as one whose secret was lost."""
         self.tokens, self.store, self._clock = tokens, store, clock
         self._secrets, self._hashes = store.secrets(), Hashes()
+        self._replaced: Counter[str] = Counter()  # secrets that are not valid any more, by client
         self._joined = Counter(store.enrolments().values())  # clients by the name of their token
         if lost := sorted(set(members) - set(self._secrets)):
             raise StoreDamaged(f"The secret of client {lost[0]} is missing in {store.folder}", "Restore a backup")
 
-    async def enrolment(self, credential: str) -> str:
-        """Only holders of an enrolment token may join; the token's name."""
+    async def enrolment(self, credential: str) -> Token | None:
+        """Only holders of an enrolment token may join."""
         token = await self._token(credential, "enrol")
         if token is None:
             raise _unauthorized(credential, "not a valid enrolment token", "an enrolment token")
-        return token.name
+        return token
 
     async def prepared(self, client: str, secret: str, reset: bool = False) -> str:
         """The hash to keep of a new client's secret; that of a known client must be the same, and gives nothing.
@@ -58,11 +67,14 @@ class Auth:
             raise _taken()
         return ""
 
-    def admit(self, client: str, secret: str, prepared: str, token: str, reset: bool = False) -> None:
+    def admit(self, client: str, secret: str, prepared: str, token: Token | None, reset: bool = False) -> None:
         """Let a client join: remember a new one's secret and its token, durably. In the writer's turn only.
 
-        A client that was `reset` has its secret replaced, and still counts for the token it joined with first.
+        A client that was `reset` has its secret replaced, and still counts for the token it joined with first. The
+        token may have been revoked, or have expired, since the request began.
         """
+        if token is not None and not self._is_still_valid(token):
+            raise Unauthorized("This enrolment token is not valid any more", "Ask the operator for another")
         known = self._secrets.get(client)
         if known is not None and not reset:
             if not self._hashes.is_known(secret, known):
@@ -74,30 +86,42 @@ class Auth:
             self._enrol(client, prepared, token)
         else:
             self.store.replace_secret(client, prepared)
+            self._replaced[client] += 1
         self._hashes.remember(secret, prepared)
         self._secrets[client] = prepared
 
-    def _enrol(self, client: str, prepared: str, token: str) -> None:
-        allowed = next((t.joins for t in self.tokens.all() if t.name == token), None)
-        if allowed is not None and self._joined[token] >= allowed:
+    def _is_still_valid(self, token: Token) -> bool:
+        known = (t for t in self.tokens.all() if (t.name, t.hash) == (token.name, token.hash))
+        return any(t.is_valid(self._clock()) for t in known)
+
+    def _enrol(self, client: str, prepared: str, token: Token | None) -> None:
+        name, allowed = ("", None) if token is None else (token.name, token.joins)
+        if allowed is not None and self._joined[name] >= allowed:
             clients = f"{allowed} client{'s' if allowed != 1 else ''}"
             raise Unauthorized(f"This enrolment token has let {clients} join", "Ask the operator for another")
-        self.store.add_secret(client, prepared, token)
-        self._joined[token] += 1
+        self.store.add_secret(client, prepared, name)
+        self._joined[name] += 1
 
     def drop(self, client: str) -> None:
         """Do not know a client's secret any more, as the store does not; in the writer's turn only."""
-        self._secrets.pop(client, None)
+        if self._secrets.pop(client, None) is not None:
+            self._replaced[client] += 1
         self._joined = Counter(self.store.enrolments().values())
 
     def keep(self, client: str, secret: str) -> None:
         """Remember a client's new secret, durably."""
-        self.admit(client, secret, slow_hash(secret), "", reset=True)
+        self.admit(client, secret, slow_hash(secret), None, reset=True)
 
-    async def client(self, credential: str, client: str) -> None:
+    async def client(self, credential: str, client: str) -> Bearer:
         """Only the client itself acts as the client."""
+        bearer = Bearer(client, self._replaced[client])
         if not credential or not await self._is_secret(client, credential):
             raise _unauthorized(credential, "not the secret this client joined with", "its secret")
+        return bearer
+
+    def is_still(self, bearer: Bearer) -> bool:
+        """Whether the secret that was shown is still the client's: it may have been replaced during a request."""
+        return bearer.secrets == self._replaced[bearer.client]
 
     async def admin(self, credential: str) -> str:
         """Only the operator; the token's name."""
@@ -146,7 +170,7 @@ class Auth:
                 if is_older(token.hash):
                     with suppress(StorageError):  # the next use tries again
                         await asyncio.to_thread(self.tokens.upgrade, token.name, text)
-                return token
+                return next((t for t in self.tokens.all() if t.name == token.name and t.may_be(text)), token)
         return None
 
 
@@ -155,17 +179,21 @@ class NoAuth:
 
     needs_secret = False
 
-    async def enrolment(self, credential: str) -> str:
-        return ""
+    async def enrolment(self, credential: str) -> Token | None:
+        return None
 
     async def prepared(self, client: str, secret: str, reset: bool = False) -> str:
         return ""
 
-    def admit(self, client: str, secret: str, prepared: str, token: str, reset: bool = False) -> None: ...
+    def admit(self, client: str, secret: str, prepared: str, token: Token | None, reset: bool = False) -> None: ...
 
     def drop(self, client: str) -> None: ...
 
-    async def client(self, credential: str, client: str) -> None: ...
+    async def client(self, credential: str, client: str) -> Bearer:
+        return Bearer(client)
+
+    def is_still(self, bearer: Bearer) -> bool:
+        return True
 
     async def admin(self, credential: str) -> str:
         return ""

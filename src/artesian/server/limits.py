@@ -8,11 +8,12 @@ import binascii
 import re
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import numpy as np
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
 from artesian.errors import BadFormat, Busy, TooLarge, TooSlow, UnknownEncoding
@@ -37,7 +38,7 @@ class Announced:
 
 
 class Limits:
-    """The requests under way, and how often each client has uploaded."""
+    """The requests under way, and how often each client has uploaded: a client by the secret it acts with."""
 
     def __init__(self, settings: Settings, layout: Layout, models: int) -> None:
         self.settings = settings
@@ -45,15 +46,15 @@ class Limits:
         self.model = layout.size * 4 + SMALL  # bytes of a message with one model, about
         self.in_flight = 0
         self._queue: deque[tuple[int, asyncio.Future[None]]] = deque()  # requests that wait for memory
-        self._uploading: set[str] = set()
-        self._allowance: dict[str, tuple[float, float]] = {}  # uploads left, and when that was
+        self._uploading: set[Hashable] = set()
+        self._allowance: dict[Hashable, tuple[float, float]] = {}  # uploads left, and when that was
         self.joins, self.refusals = Rate(settings.joins_per_minute), Rate(settings.refusals_per_minute)  # by address
         self.draws = Rate(settings.draws_per_minute or 0)  # by client
-        self._requests: Counter[str] = Counter()  # under way, by client
+        self._requests: Counter[Hashable] = Counter()  # under way, by client
         self._strangers: deque[asyncio.Timeout] = deque()  # whose bodies are under way, the longest first
 
     @contextmanager
-    def request(self, client: str) -> Iterator[None]:
+    def request(self, client: Hashable) -> Iterator[None]:
         """One request of a client, among the few it may have under way."""
         if self._requests[client] >= self.settings.requests_per_client:
             raise Busy("Too many requests of this client are under way", "Wait for the answer to one of them")
@@ -75,14 +76,14 @@ class Limits:
             self.draws.take(client, f"More than {rate:g} draws a minute from this client")
 
     @asynccontextmanager
-    async def upload(self, client: str, headers: Mapping[str, str], response: int) -> AsyncIterator[Announced]:
+    async def upload(self, client: Hashable, headers: Mapping[str, str], response: int) -> AsyncIterator[Announced]:
         """One upload of a client, from its headers to the last byte of its response of about so many bytes."""
         self.count(client)
         announced = self.announced(headers)
         async with self.one(client, announced.total + response):
             yield announced
 
-    def count(self, client: str) -> None:
+    def count(self, client: Hashable) -> None:
         """Count an upload of this client; refuse it if the client uploads too often."""
         rate = self.settings.uploads_per_minute
         if not rate:
@@ -108,7 +109,7 @@ class Limits:
         return Announced(total, start, _digest(headers.get("repr-digest")))
 
     @asynccontextmanager
-    async def one(self, client: str, length: int) -> AsyncIterator[None]:
+    async def one(self, client: Hashable, length: int) -> AsyncIterator[None]:
         """Memory for the only upload of a client."""
         if client in self._uploading:
             raise Busy("Another upload of this client is under way", "Try again later")
@@ -227,10 +228,11 @@ def too_many_refusals() -> Busy:
     return Busy("Too many refused requests from this address", "Check the credential, and try again later")
 
 
-def check_encoding(headers: Mapping[str, str]) -> None:
+def check_encoding(headers: Headers) -> None:
     """Refuse a compressed body."""
-    if (said := headers.get("content-encoding", "identity")).lower() not in ("", "identity"):
-        raise UnknownEncoding(f"Not an encoding that is understood: {said[:40]!r}", "Send the body as it is")
+    for said in headers.getlist("content-encoding"):
+        if said.lower() not in ("", "identity"):
+            raise UnknownEncoding(f"Not an encoding that is understood: {said[:40]!r}", "Send the body as it is")
 
 
 def _broken_off(error: Exception, at: int, length: int, slowest: float) -> TooSlow | BadFormat:

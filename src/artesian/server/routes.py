@@ -7,11 +7,12 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 
 from artesian.core import Task
 from artesian.engine.admission import check_client, check_name, check_welcome
 from artesian.errors import BadClient, BadFormat, MissingExtra, StorageError
-from artesian.server.auth import Auth, NoAuth, was_reset
+from artesian.server.auth import Auth, Bearer, NoAuth, was_reset
 from artesian.server.crowding import Crowd, address_of
 from artesian.server.draws import Draws
 from artesian.server.keys import SigningKeys
@@ -114,9 +115,11 @@ class Routes:
 
     async def task(self, client: str, request: Request, wait: Seconds = "0") -> Response:
         """The open task; waits for one, and is 204 if none came."""
-        await self._check_client(request, client)
-        with self.limits.request(client):
-            number = await self.service.wait(client, min(_seconds(wait), self.settings.longest_wait))
+        bearer = await self._check_client(request, client)
+        with self.limits.request(bearer):
+            welcome = partial(self.auth.is_still, bearer)
+            number = await self.service.wait(client, min(_seconds(wait), self.settings.longest_wait), welcome)
+        self._check_still(bearer)
         if number is None:
             return Response(status_code=204)
         known, tag = self._tags.get(client, (0, ""))
@@ -124,20 +127,23 @@ class Routes:
             return Response(status_code=304, headers={"etag": tag})
         async with AsyncExitStack() as held:
             await held.enter_async_context(self.limits.room(self._response_bytes(client)))
-            return await self._respond(client, await self.service.task(client), 204, held)
+            task = await self.service.task(client)
+            self._check_still(bearer)
+            return await self._respond(client, task, 204, held)
 
     async def model(self, client: str, request: Request) -> Response:
         """What the client may use now, without answering its task; 304 if it has that, or says `If-None-Match: *`."""
-        await self._check_client(request, client)
+        bearer = await self._check_client(request, client)
         self.limits.draw(client)
         held_at_home = request.headers.get("if-none-match", "")
-        with self.limits.request(client):
+        with self.limits.request(bearer):
             offer = self.draws.known(client)
             if offer is not None and offer.is_named_in(held_at_home):
                 return Response(status_code=304, headers=offer.headers)
             async with AsyncExitStack() as held:
                 await held.enter_async_context(self.limits.room(2 * self._response_bytes(client)))  # and its task
                 offer, pieces = await self.draws.draw(client)
+                self._check_still(bearer)
                 if offer.is_named_in(held_at_home):
                     return Response(status_code=304, headers=offer.headers)
                 self.service.counts.draws += 1
@@ -145,16 +151,16 @@ class Routes:
 
     async def upload(self, client: str, number: Number, request: Request) -> Response:
         """An upload: 200 with the next task, 202 while a round is open; a retry gets the recorded response."""
-        await self._check_client(request, client)
+        bearer = await self._check_client(request, client)
         at = _number(number)
         check_encoding(request.headers)
         async with AsyncExitStack() as held:
-            held.enter_context(self.limits.request(client))
-            entered = self.limits.upload(client, request.headers, self._response_bytes(client))
+            held.enter_context(self.limits.request(bearer))
+            entered = self.limits.upload(bearer, request.headers, self._response_bytes(client))
             announced = await held.enter_async_context(entered)
             body = await self.partial_uploads.receive(client, at, announced, request.stream(), self.limits)
             upload = await asyncio.to_thread(read_upload, body, announced.digest, client, at, self._models())
-            task = await self.service.upload(upload)
+            task = await self.service.upload(upload, partial(self._check_still, bearer))
             signed = await self._acknowledged(client, at, announced.digest, body)
             return await self._respond(client, task, 202, held, signed)
 
@@ -169,8 +175,8 @@ class Routes:
 
     async def leave(self, client: str, request: Request) -> Response:
         """Leave."""
-        await self._check_client(request, client)
-        await self.service.leave(client)
+        bearer = await self._check_client(request, client)
+        await self.service.leave(client, partial(self._check_still, bearer))
         return Response(status_code=204)
 
     async def public_keys(self, request: Request) -> JSONResponse:
@@ -210,15 +216,20 @@ class Routes:
 
     # inside
 
-    async def _check_client(self, request: Request, client: str) -> None:
+    async def _check_client(self, request: Request, client: str) -> Bearer:
         """Only the client itself, as long as it is welcome; a secret that an older version hashed is hashed anew."""
         secret = self.credential(request)
-        await self.auth.client(secret, client)
-        if self._is_reset(client):
-            raise was_reset(client)
+        bearer = await self.auth.client(secret, client)
+        self._check_still(bearer)
         if made := await self.auth.upgraded(client, secret):
             with suppress(StorageError):  # the next request tries again
                 await self.service.run(lambda: self.auth.upgrade(client, secret, made))
+        return bearer
+
+    def _check_still(self, bearer: Bearer) -> None:
+        """Refuse a client that was expelled, or whose secret was replaced, since its request began."""
+        if self._is_reset(bearer.client) or not self.auth.is_still(bearer):
+            raise was_reset(bearer.client)
 
     def _is_reset(self, client: str) -> bool:
         """Whether a client has a new secret to bring; one that was revoked is refused."""

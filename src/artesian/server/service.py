@@ -31,6 +31,7 @@ from artesian.storage.store import Store
 T = TypeVar("T")
 Report = Callable[[str], None]  # shows a line of progress
 Observe = Callable[[Event, int], None]  # an event, and the version before it
+Check = Callable[[], None]  # raises a refusal
 REPORT_EVERY = 2.0  # seconds between two lines
 ALARM = 3  # uploads of one member that were set aside: a line of the log, and again after as many more
 SUSPICIOUS = 0.2  # of a member's uploads: fewer are set aside of honest members whose data change
@@ -156,14 +157,19 @@ class Service:
         await self._wake()
         return self._own(client, replies)
 
-    async def upload(self, upload: Upload) -> Task | None:
-        """Admit, measure while others do, fold; the next task, or None while a round is open."""
-        receipt = await self.run(lambda: self.coordinator.admit(upload))
+    async def upload(self, upload: Upload, check: Check = lambda: None) -> Task | None:
+        """Admit, measure while others do, fold; the next task, or None while a round is open.
+
+        `check` refuses a sender that was expelled meanwhile.
+        """
+        receipt = await self.run(_after(check, lambda: self.coordinator.admit(upload)))
         if receipt is None:  # a retry
-            return await self.task(upload.client)
+            task = await self.task(upload.client)
+            check()
+            return task
         measure = partial(self.coordinator.measure, upload, receipt, by=self._measure)
         measured = await asyncio.get_running_loop().run_in_executor(self._measurers, measure)
-        replies = await self._fold(lambda: self.coordinator.upload(measured))
+        replies = await self._fold(_after(check, lambda: self.coordinator.upload(measured)))
         self.counts.uploads += 1
         self._newest = time.monotonic()
         self.counts.clipped += bool(measured.digest)
@@ -185,12 +191,12 @@ class Service:
         """Seconds since the newest upload was accepted; None if none was since the start."""
         return None if self._newest is None else time.monotonic() - self._newest
 
-    async def leave(self, client: ClientId) -> None:
+    async def leave(self, client: ClientId, check: Check = lambda: None) -> None:
         """The client is gone."""
-        await self._fold(lambda: self.coordinator.leave(client))
+        await self._fold(_after(check, lambda: self.coordinator.leave(client)))
 
-    async def wait(self, client: ClientId, seconds: float) -> int | None:
-        """The number of the client's open task, after waiting for one at most so long."""
+    async def wait(self, client: ClientId, seconds: float, welcome: Callable[[], bool] = lambda: True) -> int | None:
+        """The number of the client's open task, after waiting for one at most so long, and while it is welcome."""
 
         def number() -> int | None:
             receipt = self.coordinator.member(client).receipt
@@ -199,7 +205,9 @@ class Service:
         if number() is None and seconds:
             with suppress(TimeoutError):
                 async with self._changed, asyncio.timeout(seconds):
-                    await self._changed.wait_for(lambda: number() is not None or self.stopping.is_set())
+                    await self._changed.wait_for(
+                        lambda: number() is not None or self.stopping.is_set() or not welcome()
+                    )
         return number()
 
     async def stop(self) -> None:
@@ -397,6 +405,16 @@ def utc(at: float | None = None) -> str:
 
 def _ignore(line: str) -> None:
     pass
+
+
+def _after(check: Check, change: Callable[[], T]) -> Callable[[], T]:
+    """A change that is made only where nothing is to be refused by then."""
+
+    def checked() -> T:
+        check()
+        return change()
+
+    return checked
 
 
 def _first(studies: Studies, report: Report) -> Beside:
