@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,6 +81,18 @@ class Server:
                 return await client.request(method, path, headers={**headers, **body.pop("headers", {})}, **body)
 
         return asyncio.run(send())
+
+    def ask_slowly(
+        self, method: str, path: str, token: str, body: bytes, meanwhile: Callable[[], object]
+    ) -> httpx.Response:
+        """A request whose body is complete only when `meanwhile` is done."""
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield body[:3]
+            await asyncio.to_thread(meanwhile)
+            yield body[3:]
+
+        return self.ask(method, path, token, content=pieces(), headers={"content-length": str(len(body))})
 
     def join(self, client: str = "c0", secret: str = SECRET) -> httpx.Response:
         return self.ask("PUT", f"/v1/clients/{client}", self.enrol, json={"samples": 5, "secret": secret})

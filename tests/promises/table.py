@@ -59,6 +59,7 @@ ROWS = {
     "hostile": Row("P22", "runs with one hostile client of twenty", 16, 136),
     "forgotten": Row("P23", "uploads, after which one member of twenty was forgotten", 100, 500),
     "rollbacks": Row("P23", "rollbacks to an event drawn at random", 6, 200),
+    "replaced": Row("P23", "uploads under way when the secret that began them was replaced", 3, 50),
     "acts": Row("P23", "members revoked between two requests, under load", 3, 50),
     "act-deaths": Row("P23", "deaths of a server at a named fail point of a rollback or a forgetting", 4, 14),
     "forgetting-load": Row("P23", "members forgotten while five clients upload", 1, 10),

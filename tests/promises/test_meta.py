@@ -19,7 +19,7 @@ from promises.test_p13_tampering import check_cut, left_behind
 from promises.test_p16_bounded_influence import ALGORITHMS, check_sequence
 from promises.test_p18_backups import check_backup
 from promises.test_p22_one_of_twenty import check_attack
-from promises.test_p23_undone import check_forgotten, check_revoked, check_rollbacks
+from promises.test_p23_undone import check_forgotten, check_replaced, check_revoked, check_rollbacks
 from promises.test_p24_same_answers import check_altered
 from promises.test_p26_acknowledged import check_forgeries
 from server.test_tokens import test_a_quota_is_counted_by_members_and_survives_a_kill as check_quota
@@ -243,6 +243,16 @@ def test_without_its_safeguard_nothing_is_undone(tmp_path, promise, monkeypatch,
     monkeypatch.setattr(place, name, without)
     with pytest.raises(AssertionError):
         check(tmp_path / "store", CDFL(), 40)
+
+
+def test_without_the_check_of_its_secret_a_thief_goes_on(tmp_path, promise, monkeypatch) -> None:
+    """Its upload has the number of the owner's task, so that nothing but the secret tells them apart."""
+    promise("meta")
+    monkeypatch.setattr(Auth, "is_still", lambda *_: True)
+    server = Server(tmp_path / "store")
+    with pytest.raises(AssertionError, match="200"):
+        check_replaced(server, "c0", SECRET)
+    server.close()
 
 
 @pytest.mark.parametrize("place", [artesian.engine.coordinator, artesian.server.routes])

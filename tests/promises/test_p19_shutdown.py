@@ -3,12 +3,15 @@
 import os
 import resource
 import signal
+import socket
 import threading
 import time
 
 import pytest
 from promises.checks import history, lost_or_twice
-from promises.federation import Process, clients, draws, restored, until
+from promises.federation import SECRET, Process, clients, draws, restored, until
+
+from artesian.server.messages import decode_task
 
 pytestmark = pytest.mark.heavy
 
@@ -57,6 +60,24 @@ def test_a_server_that_cannot_write_its_last_snapshot_says_so_by_its_exit_code(t
     server.start()
     assert server.upload("c0", task)  # nothing was lost
     assert server.stop(signal.SIGTERM) == 0
+
+
+def test_who_is_still_sending_when_a_server_has_waited_enough_is_told_so(tmp_path) -> None:
+    """A refusal as of any server that has too much to do, and no traceback: its body is half there."""
+    server = Process(tmp_path)
+    number = decode_task(server.join("c0")).number
+    with socket.create_connection(("127.0.0.1", server.port)) as slow:
+        lines = [
+            f"PUT /v1/clients/c0/uploads/{number} HTTP/1.1", "Host: here", "Content-Length: 5000",
+            f"Authorization: Bearer {SECRET}", "", "half",
+        ]  # fmt: skip
+        slow.sendall("\r\n".join(lines).encode())
+        until(lambda: b"bytes_in_flight 0.0" not in server.request("GET", "/metrics", server.token("admin"))[1])
+        assert server.stop(signal.SIGTERM) == 0
+        told = slow.makefile("rb").read()
+    assert told.startswith(b"HTTP/1.1 429") and b"The server is stopping" in told and b"retry-after: 5" in told
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log and '"status": 429' in log
 
 
 def test_stopped_under_load_a_server_ends_soon_and_loses_nothing(tmp_path, promise, figure) -> None:

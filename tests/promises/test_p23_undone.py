@@ -13,7 +13,7 @@ from promises.federation import Client, Process, Server, draws, federation, trai
 from artesian.algorithms import CDFL, FedBuff
 from artesian.core import Event
 from artesian.engine.coordinator import Coordinator
-from artesian.server.messages import encode_task
+from artesian.server.messages import decode_task, encode_task
 from artesian.server.service import Service
 from artesian.storage.codec import digest, encode, to_tree
 from artesian.storage.failpoints import NAMES
@@ -171,6 +171,38 @@ def test_a_revoked_member_is_out_at_its_next_request(tmp_path, promise) -> None:
     server = Server(tmp_path / "store")
     for turn in range(promise("acts")):
         check_revoked(server, f"c{turn}", f"the secret of number {turn}")
+    server.close()
+
+
+def check_replaced(server: Server, client: str, secret: str) -> None:
+    """What a stolen secret began before its owner came back under the same name is a 401, too, and changes nothing."""
+    new = f"{secret}, renewed"
+    task = server.join(client, secret).content
+    number = decode_task(task).number + 1  # the owner's next task: whoever guesses it has an upload that fits
+    path, body = (
+        f"/v1/clients/{client}/uploads/{number}",
+        encode("upload", replace(trained(client, task), number=number)),
+    )
+    before = []
+
+    def replace_secret() -> None:
+        for act in ("revoke", "reset"):
+            server.ask("POST", f"/v1/members/{client}/{act}", server.admin, json={"why": "stolen"})
+        assert server.join(client, new).status_code == 200
+        before.append(server.digest())
+
+    reply = server.ask_slowly("PUT", path, secret, body, replace_secret)
+    assert reply.status_code == 401, reply.status_code
+    assert server.digest() == before[0]
+    task = server.ask("GET", f"/v1/clients/{client}/task", new).content
+    assert decode_task(task).number == number
+    assert server.ask("PUT", path, new, content=encode("upload", trained(client, task))).status_code == 200
+
+
+def test_what_a_stolen_secret_began_is_refused(tmp_path, promise) -> None:
+    server = Server(tmp_path / "store")
+    for turn in range(promise("replaced")):
+        check_replaced(server, f"c{turn}", f"the secret of number {turn}")
     server.close()
 
 

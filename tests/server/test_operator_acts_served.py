@@ -1,19 +1,24 @@
 """What an operator does over HTTP while the server serves: each act is an event, and takes effect at once."""
 
+import asyncio
 import json
+import time
 from dataclasses import replace
 
+import httpx
 import pytest
 from promises.federation import MODEL, Server, answer, federation
 from safetensors.numpy import load
 
 from artesian.algorithms import FedAvg
 from artesian.core import Member
+from artesian.engine.defence import Defence
 from artesian.errors import ReplayDiffers, Unauthorized
 from artesian.server import operating
 from artesian.server.app import create_app
 from artesian.server.auth import Auth
 from artesian.server.messages import decode_task
+from artesian.server.metrics import cluster_losses
 from artesian.server.models_file import start_from
 from artesian.server.tokens import Tokens
 from artesian.server.verifying import verify
@@ -126,12 +131,27 @@ def test_members_are_listed_and_shown_to_the_operator_alone(busy) -> None:
     busy.work(4)
     rows = busy.ask("GET", "/v1/members", busy.admin).json()
     assert [row["client"] for row in rows] == ["c0", "c1", "c2", "c3"]
-    assert set(rows[0]) == {"client", "samples", "answered", "number", "open", "present", "standing", "mixture"}
+    known = {"client", "samples", "answered", "number", "open", "present", "set_aside", "standing", "mixture"}
+    assert set(rows[0]) == known
     assert busy.ask("GET", "/v1/members/c1", busy.admin).json() == rows[1]
     assert busy.ask("GET", "/v1/members/nobody", busy.admin).status_code == 404
     for token in (busy.enrol, secret("c0"), ""):
         assert busy.ask("GET", "/v1/members", token).status_code == 401
         assert busy.ask("POST", "/v1/rollback", token, json={"to": 1}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"why": "ok\\n99 2026-11-19 a0 release c1"}',  # what looks like another act where it is shown
+        b'{"why": "\\u001b[2K"}',
+        b'{"to": 3}',  # only a rollback goes back to an event
+    ],
+)
+def test_a_decision_with_an_odd_body_is_refused(busy, body) -> None:
+    before = busy.store.count
+    reply = busy.ask("POST", "/v1/members/c1/quarantine", busy.admin, content=body)
+    assert (reply.status_code, reply.json()["error"], busy.store.count) == (400, "BadFormat", before)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b'{"why": 5}', b'{"why": "' + b"x" * 501 + b'"}', b"{", b'{"to": "1"}'])
@@ -252,6 +272,73 @@ def test_whoever_was_reset_or_forgotten_while_it_joined_keeps_no_empty_hash(busy
     busy.auth.upgrade("c1", secret("c1"), "scrypt$1$00$00")  # of a request that came before
     assert "c1" not in busy.store.secrets()
     assert busy.fetch("c1").status_code == 401
+
+
+def test_a_half_sent_upload_does_not_hold_up_the_next_secret(busy) -> None:
+    number = decode_task(busy.tasks["c1"]).number
+    own = []
+
+    def take_over() -> None:
+        busy.act("/v1/members/c1/reset")
+        busy.come("c1", NEW)
+        own.append(busy.upload("c1", NEW).status_code)
+
+    path = f"/v1/clients/c1/uploads/{number}"
+    stolen = busy.ask_slowly("PUT", path, secret("c1"), answer("c1", busy.tasks["c1"]), take_over)
+    assert (stolen.status_code, own) == (401, [200])
+
+
+def test_a_long_poll_ends_once_another_secret_is_the_clients(tmp_path, monkeypatch) -> None:
+    busy = Busy(tmp_path / "store", FedAvg(clients_per_round=3), clients=2)
+    transport = httpx.ASGITransport(app=busy.app)
+
+    async def both() -> httpx.Response:
+        waiting, wait = asyncio.Event(), busy.service.wait
+
+        async def noticed(*arguments):
+            waiting.set()
+            return await wait(*arguments)
+
+        monkeypatch.setattr(busy.service, "wait", noticed)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            old, admin = ({"authorization": f"Bearer {token}"} for token in (secret("c1"), busy.admin))
+            poll = asyncio.create_task(http.get("/v1/clients/c1/task?wait=20", headers=old))
+            await waiting.wait()
+            await http.post("/v1/members/c1/reset", headers=admin, json={})
+            enrol, body = {"authorization": f"Bearer {busy.enrol}"}, {"samples": 5, "secret": NEW}
+            await http.put("/v1/clients/c1", headers=enrol, json=body)
+            return await poll
+
+    assert asyncio.run(both()).status_code == 401
+    busy.close()
+
+
+@pytest.mark.parametrize("way", ["revoked", "expired", "rotated"])
+def test_a_join_under_way_is_refused_once_its_token_is_not_valid(busy, way) -> None:
+    token = busy.tokens.make("enrol", "brief", expires=time.time() + 3600)
+
+    def end() -> None:
+        if way == "revoked":
+            busy.tokens.revoke("brief")
+        elif way == "rotated":
+            busy.tokens.rotate("brief")
+        else:
+            busy.auth._clock = lambda: time.time() + 7200
+
+    body = json.dumps({"samples": 5, "secret": secret("c8")}).encode()
+    reply = busy.ask_slowly("PUT", "/v1/clients/c8", token, body, end)
+    assert (reply.status_code, reply.json()["rule"]) == (401, "This enrolment token is not valid any more")
+    assert "c8" not in busy.store.secrets() and busy.service.coordinator.known("c8") is None
+
+
+def test_losses_of_clusters_are_known_at_the_start_and_after_a_rollback(tmp_path) -> None:
+    """Not only once an upload was judged: an operator who looks, or an alert, sees no gap."""
+    busy = Busy(tmp_path / "store", defence=Defence())
+    assert set(cluster_losses(busy.service.coordinator)) == {"k0", "k1"}
+    busy.work(6)
+    busy.act("/v1/rollback", to=busy.store.count - 2)
+    assert set(busy.service.coordinator.judge.losses(busy.service.coordinator.state)) == {"k0", "k1"}
+    busy.close()
 
 
 def test_what_lies_beyond_retention_is_said(tmp_path) -> None:

@@ -18,6 +18,7 @@ from launching import launcher
 from promises.federation import APP, MODEL, SECRET, Process, Server, answer, federation
 
 from artesian.algorithms import FedAvg, FedBuff
+from artesian.cli.operation import tokens_shown
 from artesian.config.federations import load_federation
 from artesian.core import Upload
 from artesian.errors import Busy, SettingError, StorageError, StoreDamaged, StoreMismatch, TooSlow, Unauthorized
@@ -367,6 +368,27 @@ def test_the_first_start_makes_tokens_and_later_ones_do_not(tmp_path, capsys) ->
     assert tokens.all()[0].may_be(shown.splitlines()[0].split()[-1])
     first_tokens(tmp_path, say_tokens)
     assert capsys.readouterr().err == ""
+
+
+def test_tokens_that_cannot_be_shown_are_none(tmp_path) -> None:
+    """The next start makes others: nobody could ever learn the text of these."""
+
+    def fail(made) -> None:
+        raise StorageError("No such file or directory: nowhere/tokens", "Check the folder")
+
+    with pytest.raises(StorageError, match="nowhere"):
+        first_tokens(tmp_path, fail)
+    assert first_tokens(tmp_path, None).all() == []
+
+
+def test_a_file_that_is_there_is_not_overwritten_by_tokens(tmp_path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(SettingError, match=r"mine is there already\. Remove it, or name another --token-file"):
+        first_tokens(tmp_path, tokens_shown(False, tmp_path / "mine"))
+    assert (tmp_path / "mine").read_text() == "precious" and first_tokens(tmp_path, None).all() == []
+    first_tokens(tmp_path, tokens_shown(False, tmp_path / "new"))
+    assert set(json.loads((tmp_path / "new").read_text())) == {"enrol", "admin"}
+    first_tokens(tmp_path, tokens_shown(False, tmp_path / "new"))  # a later start makes none, and writes nothing
 
 
 def test_tokens_that_cannot_be_read_stop_the_start(tmp_path) -> None:

@@ -14,14 +14,17 @@ import httpx
 import numpy as np
 import pytest
 import uvicorn
+from starlette.datastructures import Headers
 
 from artesian.algorithms import CDFL, FedAvg
 from artesian.core import Upload
+from artesian.errors import UnknownEncoding
 from artesian.learners.arrays import LinearRegression
 from artesian.server.app import create_app
 from artesian.server.auth import Auth, Tokens
 from artesian.server.crowding import SPARE, Crowd
 from artesian.server.federation import Federation
+from artesian.server.limits import check_encoding
 from artesian.server.log import CONNECTIONS, REQUESTS, _Json, _Text
 from artesian.server.messages import decode_task
 from artesian.server.service import Service
@@ -249,6 +252,15 @@ def test_a_compressed_body_and_a_wrong_method_get_their_own_status(serve) -> Non
     wrong = served.ask("POST", "/v1/federation")
     assert (wrong.status_code, wrong.json()["error"], wrong.headers["allow"]) == (405, "UnknownRoute", "GET")
     assert served.ask("GET", "/v2").status_code == 404
+    several = served.ask("PATCH", "/v1/clients/c0")
+    assert (several.status_code, several.headers["allow"]) == (405, "DELETE, PUT")
+    assert served.ask("POST", "/v1/clients/c0/uploads/1").headers["allow"] == "HEAD, PUT"
+
+
+def test_every_content_encoding_that_is_said_counts() -> None:
+    check_encoding(Headers(raw=[(b"content-encoding", b"identity")]))
+    with pytest.raises(UnknownEncoding):
+        check_encoding(Headers(raw=[(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]))
 
 
 def test_joins_and_refusals_of_an_address_are_rare(serve) -> None:

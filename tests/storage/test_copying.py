@@ -5,7 +5,9 @@ import fcntl
 import os
 import shutil
 import signal
+import sqlite3
 import stat
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ from artesian.storage import copying
 from artesian.storage.blobs import Blobs
 from artesian.storage.copying import Copied, copy_store
 from artesian.storage.files import owned, shared
-from artesian.storage.reading import read_history
+from artesian.storage.history import SLOT, read_mark
+from artesian.storage.reading import _readable, read_history
 from artesian.storage.store import Store
 
 
@@ -205,6 +208,46 @@ def test_a_damaged_chain_stops_a_copy(tmp_path, live) -> None:
     (tmp_path / "other" / "mark").write_bytes(b"99 x 00000000".ljust(256))
     with pytest.raises(StoreDamaged):
         copy_store(tmp_path / "other", tmp_path / "copy")
+
+
+def test_a_copys_mark_survives_a_torn_write(tmp_path, live) -> None:
+    """Both halves hold it: whichever is overwritten first, the other one is whole."""
+    store, toy = live
+    for _ in range(2):  # an even and an odd number of events
+        copy = tmp_path / f"copy {store.count}"
+        history = copy_store(store.folder, copy).history
+        whole = (copy / "mark").read_bytes()
+        for half in (slice(0, SLOT), slice(SLOT, 2 * SLOT)):
+            torn = bytearray(whole)
+            torn[half] = b"\0" * SLOT
+            assert read_mark(bytes(torn)) == (history.count, history.chain)
+        toy.step()
+
+
+def test_a_full_target_is_not_blamed_on_the_source(tmp_path, live, monkeypatch) -> None:
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorname = "SQLITE_FULL"
+    broken = sqlite3.DatabaseError("database disk image is malformed")
+    broken.sqlite_errorname = "SQLITE_CORRUPT"
+    for error, kind, words in (
+        (full, StorageError, "The copy cannot be written to .*disk is full.* Free some disk space"),
+        (broken, StoreDamaged, "cannot be read"),
+    ):
+
+        @contextmanager
+        def failing(folder, error=error):
+            class View:
+                def backup(self, copy) -> None:
+                    raise error
+
+            with _readable(folder):
+                yield View()
+
+        monkeypatch.setattr(copying, "connection", failing)
+        with pytest.raises(kind, match=words) as caught:
+            copy_store(live[0].folder, tmp_path / "copy")
+        assert type(caught.value) is kind
+        assert not list(tmp_path.glob("copy*"))
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path, live, monkeypatch) -> None:

@@ -64,6 +64,13 @@ def say_waiting(line: str) -> None:
     err.print(line, style="yellow", highlight=False, markup=False)
 
 
+def say_age(what: str, event: int, count: int) -> None:
+    """That what is shown of a store is from its newest snapshot, where events came after that."""
+    if event < count:
+        said = f"{what} as they were after event {event} of {count}, at the newest snapshot"
+        err.print(f"{said}; start and stop the server for later", style="yellow", highlight=False, markup=False)
+
+
 @dataclass
 class Speed:
     """How fast a run is, from the first report on: a resumed run does not count what it did before."""
@@ -188,6 +195,11 @@ def print_profile(profile: Mapping[str, Mapping[str, float]]) -> None:
     columns = ["part", *(head for who in profile for head in (f"{who}, s", "share"))]
     rows = [[part, *(cell for pair in row for cell in pair)] for part, row in profiled(profile).items()]
     print_table(columns, rows)
+
+
+def printable(text: str) -> str:
+    """A text that cannot move the cursor or begin a line."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def show(value: Any) -> str:

@@ -115,7 +115,7 @@ def serve(
     tls = tls_of(host, cert, key, client_ca, insecure)
     chosen = {"measure": measure, "measurers": measurers, "ray_address": ray_address}
     ours = [f"{key}={json.dumps(value)}" for key, value in chosen.items() if value is not None]
-    show = _shown(show_token, token_file)
+    show = tokens_shown(show_token, token_file)
     run_server(source, store, host, port, tls, [*(changes or ()), *ours], show, accept_replay)
 
 
@@ -256,11 +256,17 @@ def _tell_client(told: Mapping[str, Any], as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _shown(on_screen: bool, file: Path | None) -> Callable[[dict[str, str]], None] | None:
+def tokens_shown(on_screen: bool, file: Path | None) -> Callable[[dict[str, str]], None] | None:
     """What is done with the first tokens: shown, written to a file that only its owner reads, or none are made."""
     from artesian.server.serve import say_tokens
     from artesian.storage.files import write_file
 
+    def keep(made: dict[str, str]) -> None:
+        assert file is not None
+        if file.exists():
+            raise SettingError(f"{file} is there already", "Remove it, or name another --token-file")
+        write_file(file, json.dumps(made).encode(), private=True)
+
     if file is not None:
-        return lambda made: write_file(file, json.dumps(made).encode(), private=True)
+        return keep
     return say_tokens if on_screen else None

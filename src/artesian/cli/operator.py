@@ -13,7 +13,7 @@ from urllib.parse import quote
 import typer
 
 from artesian.cli.application import AsJson, app
-from artesian.cli.console import out, print_table, show
+from artesian.cli.console import out, print_table, say_age, show
 from artesian.cli.target import Authority, Certificate, Target, Token, TokenFile, aimed, reading
 from artesian.errors import SettingError
 
@@ -146,10 +146,8 @@ def _stored_models(store: Path) -> bytes:
     history = read_history(store)
     if not history.snapshots:
         raise SettingError(f"No snapshot in the store {store} yet", "Start its server once")
-    count, newest = history.count, history.snapshots[-1]
-    if newest.events < count:
-        said = f"the models after event {newest.events} of {count}: the newest snapshot"
-        out.print(f"{said}; start and stop the server for later")
+    newest = history.snapshots[-1]
+    say_age("the models", newest.events, history.count)
     record = {**json.loads(newest.record), "open_tasks": {}}
     told = {"algorithm": history.about["algorithm"], "layout": history.about["layout"]}
     return models_file(snapshot_of(record, Blobs(store / "blobs", create=False)).state, newest.events, told)
@@ -171,7 +169,9 @@ def _members(target: Target) -> list[dict[str, Any]]:
     from artesian.server.serve import describe
 
     assert target.store is not None
-    found: list[dict[str, Any]] = describe(target.store)["members"]
+    told = describe(target.store)
+    say_age("the members", told["snapshot_at"], told["events"])
+    found: list[dict[str, Any]] = told["members"]
     return found
 
 
@@ -181,9 +181,11 @@ def _acted(target: Target, path: str, body: dict[str, Any], act: Callable[[Opera
         told: dict[str, Any] = json.loads(target.ask("POST", path, body))
         return told
     from artesian.core import Act
+    from artesian.server.operating import checked_why
 
+    decision = Act("local", checked_why(body["why"]))
     with target.operator() as operator:
-        return dict(asyncio.run(_awaited(act(operator, Act("local", body["why"])))))
+        return dict(asyncio.run(_awaited(act(operator, decision))))
 
 
 def _report(told: dict[str, Any], as_json: bool, sentence: str) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from artesian.cli.application import AsJson, StorePath, app
-from artesian.cli.console import count_of, err, out, print_table, show
+from artesian.cli.console import count_of, err, out, print_table, printable, say_age, show
 
 
 @app.command(rich_help_panel="Federations")
@@ -28,6 +28,7 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
     about = ("name", "algorithm", "format", "events", "first_at", "last_at", "snapshot_at", "version")
     for key in (*about, "rollback_from", "forget_from"):
         out.print(f"{key:13} {shown[key]}", highlight=False)
+    say_age("clusters and members", told["snapshot_at"], told["events"])
     clusters = [[row["name"], str(row["updated"]), str(row["updates"]), show(row["loss"])] for row in told["clusters"]]
     print_table(["cluster", "updated at", "updates", "loss on its proxy"], clusters)
     members = []
@@ -39,8 +40,7 @@ def inspect(store: StorePath, as_json: AsJson = False) -> None:
     if len(told["members"]) > 20:
         out.print(f"and {len(told['members']) - 20} more members (--json lists all)")
     acts = [
-        [str(act["event"]), _moment(act["at"]), act["by"], f"{act['kind']} {act['client'] or act['to']}", act["why"]]
-        for act in told["acts"]
+        [str(act["event"]), _moment(act["at"]), act["by"], _act(act), printable(act["why"])] for act in told["acts"]
     ]
     if acts:
         print_table(["event", "when", "by", "act", "why"], acts[-20:], words=["act", "why"])
@@ -120,6 +120,10 @@ def _copy(source: Path, target: Path, label: str, as_json: bool) -> None:
     out.print(f"{target}: {told['events']} events up to {_moment(last)}, {copied.arrays} arrays", highlight=False)
     for line in copied.left_out:
         err.print(f"left out: {line}", style="yellow", markup=False, highlight=False)
+
+
+def _act(act: Mapping[str, Any]) -> str:
+    return f"{act['kind']} {act['client'] or act['to']}"
 
 
 def _complained(problem: Mapping[str, Any]) -> str:

@@ -181,6 +181,12 @@ class FederationView:
             self._judge = Judge(self.proxies, most, self._state.seed)
         return self._judge
 
+    def learn_losses(self) -> None:
+        """Find the held-back losses of all clusters, where uploads are judged: operators read them before the next."""
+        if self.defence is not None and self.defence.rise and self.proxies:
+            models = {k: cluster.params for k, cluster in self._state.clusters.items()}
+            self.judge.note(models, self.algorithm.stands_for)
+
     @property
     def _bench(self) -> Workbench:
         """What a change is worked out with now."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -36,6 +37,7 @@ try:
     from fastapi.middleware.cors import CORSMiddleware
     from fastapi.responses import JSONResponse
     from starlette.exceptions import HTTPException
+    from starlette.routing import Match
 except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
@@ -73,7 +75,7 @@ def create_app(
     if settings.page:
         app.add_middleware(PageHeaders)
     refuse = _refuse(routes)
-    app.add_middleware(Entrance, refuse=refuse)
+    app.add_middleware(Entrance, refuse=refuse, stopping=service.stopping)
     app.add_middleware(Logged, observe=routes.latencies.observe)
     kinds: tuple[type[Exception], ...] = (Refused, *FAILURES, HTTPException)
     for kind in kinds:
@@ -86,16 +88,34 @@ Refuse = Callable[[Request, Exception], Awaitable[JSONResponse]]
 
 
 class Entrance:
-    """Refuses what no route should see: one request too many, and a body whose end is stated in two ways."""
+    """Refuses what no route should see, and whatever is still unanswered when a server that stops has waited enough.
 
-    def __init__(self, app: App, refuse: Refuse) -> None:
-        self.app, self.refuse = app, refuse
+    No route should see one request too many, and a body whose end is stated in two ways.
+    """
+
+    def __init__(self, app: App, refuse: Refuse, stopping: threading.Event) -> None:
+        self.app, self.refuse, self.stopping = app, refuse, stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = (scope.get(CROWDED) or _framing(scope["headers"])) if scope["type"] == "http" else None
-        if refusal is None:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        begun = False
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        refusal: Refused | None = scope.get(CROWDED) or _framing(scope["headers"])
+        if refusal is None:
+            try:
+                await self.app(scope, receive, sending)
+                return
+            except asyncio.CancelledError:
+                if begun or not self.stopping.is_set():
+                    raise
+                refusal = Busy("The server is stopping", "Try again later: what was taken is answered then")
         response = await self.refuse(Request(scope), refusal)
         response.headers["connection"] = "close"
         await response(scope, receive, send)
@@ -113,6 +133,8 @@ def _refuse(routes: Routes) -> Refuse:
         headers: dict[str, str] = {}
         if isinstance(error, HTTPException):  # the router's own
             headers, error = _lower(error.headers), _no_route(error.status_code)
+            if "allow" in headers:
+                headers["allow"] = _methods(request)
         assert isinstance(error, Failure)
         if isinstance(error, Refused) and not isinstance(error, Busy):
             if routes.is_unwelcome(request):
@@ -144,6 +166,12 @@ def _body(error: Failure, operator: bool) -> dict[str, str]:
     hidden = isinstance(error, StorageError) and not operator
     problem, remedy = DISK if hidden else (error.problem, error.remedy)
     return {"error": type(error).__name__, "rule": problem[:SHOWN], "got": "", "remedy": remedy[:SHOWN]}
+
+
+def _methods(request: Request) -> str:
+    """The methods that some route has for this path; the router's own header names those of one route."""
+    fitting = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in fitting for method in route.methods or ()}))
 
 
 def _no_route(status: int) -> UnknownRoute:

@@ -17,11 +17,12 @@ from artesian.core import Act, ClientId, Event, Member
 from artesian.engine.coordinator import Coordinator
 from artesian.engine.rebuilding import Rebuilding
 from artesian.engine.standing import Standing
-from artesian.errors import NotRetained, ReplayDiffers, StorageError
+from artesian.errors import BadFormat, NotRetained, ReplayDiffers, StorageError
 from artesian.server.replaying import replay
 from artesian.server.service import Service
 from artesian.storage.store import Store
 
+WHY = 500  # characters of a reason
 BATCH = 20  # events read at once, each with its models
 Feed = Callable[[int, Event], object]
 
@@ -78,6 +79,7 @@ class Operator:
 
     def _roll_back(self, past: Coordinator, act: Act) -> dict[str, Any]:
         self.coordinator.rollback(past.snapshot(tasks=False), act)
+        self.coordinator.learn_losses()
         event = self._count()
         with suppress(StorageError):  # the rollback is safe in its event
             self.service.save()
@@ -109,6 +111,7 @@ class Operator:
         for number, event in store.numbered(done, store.count):  # what came meanwhile
             rebuilt.feed(number, event)
         self.coordinator.forget(client, rebuilt.snapshot(), act)
+        self.coordinator.learn_losses()
         at, self.service.holding = store.count, False
         with suppress(StorageError):  # it is forgotten already; the next start drops what is left
             self.service.clean_up(client)
@@ -159,6 +162,13 @@ def _feed_all(feed: Feed, events: list[tuple[int, Event]]) -> None:
         feed(number, event)
 
 
+def checked_why(why: str) -> str:
+    """The reason of an act, which stays in the journal and is shown in terminals: one line of text."""
+    if len(why) > WHY or not why.isprintable():
+        raise BadFormat("A reason is longer than one line of text", f"Give at most {WHY} printable characters")
+    return why
+
+
 def describe_member(client: ClientId, member: Member | None) -> dict[str, Any] | None:
     """What an operator sees of a member."""
     if member is None:
@@ -170,6 +180,7 @@ def describe_member(client: ClientId, member: Member | None) -> dict[str, Any] |
         "number": member.number,
         "open": member.receipt.number if member.receipt else None,
         "present": member.present,
+        "set_aside": member.set_aside,
         "standing": standing_of(member),
         "mixture": None if member.mixture is None else dict(member.mixture),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, get_args
 
 from artesian.core import Act
@@ -13,7 +13,7 @@ from artesian.server.limits import Limits, check_encoding
 from artesian.server.messages import read_object
 from artesian.server.models_file import models_file
 from artesian.server.openapi import MEDIA, described
-from artesian.server.operating import Operator, describe_member
+from artesian.server.operating import Operator, checked_why, describe_member
 from artesian.server.service import Service
 
 try:
@@ -23,7 +23,6 @@ except ModuleNotFoundError:
     raise MissingExtra("fastapi", "server") from None
 
 OPERATOR = "artesian.operator"  # the key of the scope of a request that came with an admin token
-WHY = 500  # characters of a reason
 Judge = Callable[[str, Request], Awaitable[JSONResponse]]
 
 
@@ -69,7 +68,7 @@ class OperatorRoutes:
 
     async def rollback(self, request: Request) -> JSONResponse:
         """Bring back the state after an event."""
-        act, body = await self._act(request)
+        act, body = await self._act(request, "to")
         return JSONResponse(await self.operator.rollback(event_in(body), act))
 
     async def models(self, request: Request) -> Response:
@@ -91,9 +90,9 @@ class OperatorRoutes:
         judge.__doc__ = f"{kind.capitalize()} a member."
         return judge
 
-    async def _act(self, request: Request) -> tuple[Act, dict[str, Any]]:
+    async def _act(self, request: Request, *more: str) -> tuple[Act, dict[str, Any]]:
         """Who acts and why, and the body; the credential is checked before the body is read."""
-        return await act_in(request, self.limits, await self._admin(request))
+        return await act_in(request, self.limits, await self._admin(request), *more)
 
     async def _admin(self, request: Request) -> str:
         """The name of the operator's token; whoever shows one may read everything about a failure."""
@@ -102,24 +101,22 @@ class OperatorRoutes:
         return name
 
 
-async def act_in(request: Request, limits: Limits, by: str) -> tuple[Act, dict[str, Any]]:
-    """The act that the body of a request asks for, and the body."""
+async def act_in(request: Request, limits: Limits, by: str, *more: str) -> tuple[Act, dict[str, Any]]:
+    """The act that the body of a request asks for, and the body, which may have `more` keys than `why`."""
     check_encoding(request.headers)
-    body = _json(await limits.receive_small(request.stream()))
-    return Act(by, body.get("why", "")), body
+    body = _json(await limits.receive_small(request.stream()), ("why", *more))
+    return Act(by, checked_why(body.get("why", ""))), body
 
 
-def _json(data: bytes) -> dict[str, Any]:
-    """The body of an act: a JSON object, whose `why` is a short text."""
+def _json(data: bytes, known: Collection[str]) -> dict[str, Any]:
+    """The body of an act: a JSON object, whose `why` is a text."""
     try:
-        body = read_object(data or b"{}", ("why", "to"))
-        why = body.get("why", "")
-        why.encode()
-        if len(why) <= WHY:
-            return dict(body)
+        body = read_object(data or b"{}", known)
+        body.get("why", "").encode()
+        return body
     except (ValueError, AttributeError, RecursionError):
-        pass
-    raise BadFormat("The body is not the expected JSON", f'Send {{"why": "..."}}, at most {WHY} characters')
+        keys = ", ".join(known)
+        raise BadFormat("The body is not the expected JSON", f"Send an object with no other keys than {keys}") from None
 
 
 def event_in(body: dict[str, Any]) -> int:

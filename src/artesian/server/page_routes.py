@@ -120,7 +120,7 @@ class PageRoutes:
 
     async def rollback(self, request: Request) -> JSONResponse:
         """Bring back the state after an event."""
-        act, body = await self._act(request)
+        act, body = await self._act(request, "to")
         return JSONResponse(await self.operator.rollback(event_in(body), act))
 
     # inside
@@ -156,10 +156,10 @@ class PageRoutes:
             raise Unauthorized("The request does not show the session's own token", "Reload the page, and try again")
         return found
 
-    async def _act(self, request: Request) -> tuple[Act, dict[str, Any]]:
+    async def _act(self, request: Request, *more: str) -> tuple[Act, dict[str, Any]]:
         """Who acts and why, and the body; who it is was checked before the body is read."""
         by = self._acting(request).by
-        return await act_in(request, self.limits, by)
+        return await act_in(request, self.limits, by, *more)
 
     async def _stream(self, key: str) -> AsyncIterator[bytes]:
         yield OPENING

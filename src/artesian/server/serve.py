@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, get_args
 
 from artesian.errors import MissingExtra, SettingError, UserError
 from artesian.execution.pool import WorkerPool
@@ -29,7 +29,7 @@ from artesian.server.service import Service, utc
 from artesian.server.settings import Settings
 from artesian.server.timeouts import connections
 from artesian.server.tls import Tls
-from artesian.server.tokens import Tokens
+from artesian.server.tokens import Scope, Tokens
 from artesian.storage.history import BEGAN
 from artesian.storage.reading import read_history, snapshot_of
 from artesian.storage.store import Store
@@ -150,11 +150,19 @@ def _make_room_for(sockets: int) -> None:
 
 
 def first_tokens(folder: Path, show: Callable[[dict[str, str]], None] | None) -> Tokens:
-    """The tokens of a store; the first start makes two where somebody is there to be shown them."""
+    """The tokens of a store; the first start makes two where somebody is there to be shown them.
+
+    If they cannot be shown there are none, and the next start makes others.
+    """
     tokens = Tokens(folder / "tokens.json")
     found = tokens.all()  # a file that cannot be read is found now
     if show is not None and not found:
-        show({scope: tokens.make(scope, f"first-{scope}") for scope in ("enrol", "admin")})
+        made = {scope: tokens.make(scope, f"first-{scope}") for scope in get_args(Scope)}
+        try:
+            show(made)
+        except BaseException:
+            tokens.path.unlink(missing_ok=True)
+            raise
     return tokens
 
 

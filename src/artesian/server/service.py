@@ -140,6 +140,7 @@ class Service:
         service._take_over(versions_of(federation.algorithm), done, bool(accepted))
         coordinator.adopt(federation.resumed(coordinator.settings))  # an event where settings changed since
         coordinator.begin_study()  # again, if one was under way
+        coordinator.learn_losses()
         for client in sorted(set(coordinator.desk.retired) & set(store.secrets())):
             service.clean_up(client)  # a crash came just after it was forgotten
         for line in (*store.notes, *store.old_damage(), *accepted[:1], *service._told()):

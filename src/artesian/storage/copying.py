@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,7 @@ def _copy_database(source: Path, path: Path) -> StoreHistory:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     copy = sqlite3.connect(path, isolation_level=None)
     try:
-        with connection(source) as view:
+        with connection(source) as view, _written_to(path):
             view.backup(copy)
         copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log
         history = rows_of(copy, source)
@@ -107,6 +108,19 @@ def _copy_database(source: Path, path: Path) -> StoreHistory:
     if problem := next(broken(history), "") or behind(history, mark):
         raise damaged(source, problem)
     return history
+
+
+@contextmanager
+def _written_to(path: Path) -> Iterator[None]:
+    """A copy may fail because its source is damaged, or because its target is full: only the first is the source's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if error.sqlite_errorname in ("SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"):
+            raise StorageError(
+                f"The copy cannot be written to {path.parent}: {error}", "Free some disk space"
+            ) from None
+        raise
 
 
 def _copy_arrays(history: StoreHistory, here: Blobs, there: Blobs, progress: Progress) -> tuple[str, list[str]]:
@@ -129,7 +143,7 @@ def _copy_arrays(history: StoreHistory, here: Blobs, there: Blobs, progress: Pro
 
 def _finish(source: Path, partial: Path, history: StoreHistory) -> None:
     """Add the mark, the tokens and the signing keys, and sync everything."""
-    write_file(partial / "mark", slot(history.count, history.chain), private=True)
+    write_file(partial / "mark", 2 * slot(history.count, history.chain), private=True)  # whichever is overwritten first
     for path in (source / "tokens.json", source / "keys.json"):
         with storage(path):
             if path.exists():
