@@ -91,7 +91,7 @@ def test_data_that_cannot_be_read_are_refused() -> None:
             raise BadData("A stream has no order", "Pass arrays")
 
     for learner in (Closed(), Stream(), groups()["k0"].part(np.arange(1))):
-        with pytest.raises(SettingError, match=r'cannot be read by a gate: .* or set estimator = "calibrated"'):
+        with pytest.raises(SettingError, match=r'cannot be read by a gate: .* or set algorithm.estimator = "paper"'):
             samples_of("k0", learner)  # type: ignore[arg-type]
 
 

@@ -146,7 +146,7 @@ def test_every_goes_on_over_failures_that_pass(server, tmp_path) -> None:
     ("options", "words"),
     [
         (["--learner", "points:nothing"], "could not be imported"),
-        (["--learner", "points:PLAN"], "points:PLAN() failed: TypeError"),
+        (["--learner", "points:PLAN"], "points:PLAN is a Plan, neither a Learner nor a function that makes one"),
         (["--learner", "points:draw"], "points:draw() failed: TypeError"),
         (["--held"], "No client lives in"),
         (["--client", "a/b"], "cannot be a client's id"),

@@ -16,7 +16,7 @@ from artesian.client.in_use import InUse, Refreshed
 from artesian.client.loop import refreshes
 from artesian.client.session import Session
 from artesian.core import Plan, Upload, derive
-from artesian.errors import SettingError
+from artesian.errors import BadData, SettingError
 from artesian.learners.arrays import Perceptron, SoftmaxRegression
 from artesian.params import seal
 from artesian.recipes.accepting import Choice, divided, held_back
@@ -62,7 +62,7 @@ def test_a_client_that_trained_a_better_model_keeps_it(home) -> None:
     """It had .971, and drew .857."""
     session = home.session()
     refreshed = session.refresh(mine())
-    assert (refreshed.won, refreshed.held_back, refreshed.why) == ("trained", 35, "")
+    assert (refreshed.won, refreshed.held_back, refreshed.share, refreshed.why) == ("trained", 35, 0.2, "")
     assert refreshed.scores["drawn"] == pytest.approx(0.857, abs=0.001)
     assert refreshed.scores["trained"] == score(refreshed) == pytest.approx(0.971, abs=0.001)
     assert refreshed.gain == {"trained": 0, "drawn": pytest.approx(4 / 35)}
@@ -103,6 +103,12 @@ def test_the_next_training_starts_at_the_tasks_model_and_what_was_used_is_a_cand
     assert again.scores["trained"] == score(((1.0, trained),))
     assert again.won in ("trained", "previous")
     assert score(session.held()) >= score(kept)
+
+
+def test_nobody_trains_on_nothing(home) -> None:
+    with pytest.raises(BadData, match="There are no samples to train on"):
+        home.session().refresh(mine().part(np.arange(0)))
+    assert home.wire.seen == []
 
 
 def test_a_client_may_go_back(home) -> None:
@@ -378,7 +384,8 @@ def test_what_is_asked_for_is_checked_before_anything_is_sent(home, options, wor
 def test_the_commands_figures_are_on_held_back_data(home) -> None:
     session = home.session()
     first, second = refreshes(session, mine, times=2)
-    assert (first["samples"], first["held_back"], first["won"]) == (140, 35, "trained")
+    assert (first["samples"], first["held_back"], first["share"], first["won"]) == (140, 35, 0.2, "trained")
+    assert set(first["scores"]) >= {"drawn", "trained"}
     assert first["after"] == pytest.approx(34 / 35) == second["before"]
     assert "why" not in first
     (always,) = refreshes(session, mine, accept="always")

@@ -263,6 +263,7 @@ def test_flexcfls_mnist_is_read_as_its_authors_read_it() -> None:
             "no setting 'rho'. It is a setting of cdfl, confluence, fedasync, fedmerge, fedmerge-async, fedsoft-async",
         ),
         ("algorithm.quorun=1", "[algorithm] has no setting 'quorun'. Did you mean 'quorum'?"),
+        ("seed=3", "That is an option of the run, not of the experiment: --seed, or seed= in Python"),
         ("world.groups=3", "The world rotated has no setting 'groups'. It is a setting of label-groups; those of"),
     ],
 )
@@ -277,6 +278,11 @@ def test_uploads_that_would_have_no_effect_are_refused() -> None:
         load("drift-sudden", ["uploads=40"])
     with pytest.raises(SettingError, match="lasts 1600 turns"):
         simulate("drift-sudden", uploads=40)
+    with pytest.raises(SettingError, match=r"lasts 100 rounds, so uploads has no effect\. .* remove it: --set rounds="):
+        load("flexcfl-synthetic", ["uploads=40"])
+    with pytest.raises(SettingError, match="lasts 100 rounds"):
+        simulate("flexcfl-synthetic", uploads=40)
+    assert load("flexcfl-synthetic", ["rounds=", "uploads=40"]).uploads == 40
     turning = ["uploads=40", "turns=200", "watch.when=always"]
     with pytest.raises(SettingError, match="lasts 200 turns"):
         load("digits-4", turning)

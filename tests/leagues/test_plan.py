@@ -141,6 +141,11 @@ def test_what_cannot_run_is_refused_together_and_before_anything_runs() -> None:
     assert text.endswith('leave them out: except = ["..."].')
     shown = planned(league_of({**tables, "method": {"a": methods["a"]}}, Path()), to_run=False)
     assert [pair.method for pair in shown.pairs] == ["a"]  # no world is built to show what has finished
+    told = planned(
+        league_of({**tables, "world": {"digits-2": {}, "digits-4": {"methods": ["a"]}}}, Path()), to_run=False
+    )
+    assert [(pair.world, pair.method) for pair in told.pairs] == [("digits-2", "a"), ("digits-4", "a")]
+    assert [line.partition(": ")[0] for line in told.missing] == ["digits-2 is not shown"]
     methods["a"]["except"] = methods["b"]["except"] = ["digits-2"]
     with pytest.raises(SettingError, match="no method in any world"):
         planned(league_of(tables, Path()))

@@ -325,12 +325,20 @@ def test_a_schedule_lowers_the_rate_from_epoch_to_epoch() -> None:
         (np.zeros((3, 4)), [0.0, 1.0, 2.0], "labels are float64"),
         (np.zeros((3, 4)), [-1, 0, 1], "from -1 to 1. Give labels from 0 to 2"),
         (np.zeros((3, 4)), [0, 1, 3], "from 0 to 3"),
+        (np.array([[0.0] * 4, [0, np.nan, 0, 0]]), [0, 1], "The inputs of sample 1 are not finite"),
+        (np.array([[0, 0, np.inf, 0], [0.0] * 4]), [0, 1], "The inputs of sample 0 are not finite"),
     ],
 )
 def test_data_that_do_not_fit_the_model_are_refused_at_once(x, y, words) -> None:
     with pytest.raises(BadData, match=words):
         SoftmaxRegression(4, 3).learner(x.astype(np.float32), np.array(y))
     assert SoftmaxRegression(4, 3).learner(np.zeros((0, 4), np.float32), np.zeros(0, np.int64)).samples == 0
+
+
+def test_targets_that_are_not_finite_are_refused() -> None:
+    y = np.array([1, 2, np.nan], np.float32)
+    with pytest.raises(BadData, match="The targets of sample 2 are not finite"):
+        LinearRegression(1).learner(np.ones((3, 1), np.float32), y)
 
 
 def test_a_learner_is_taken_apart_and_put_together() -> None:

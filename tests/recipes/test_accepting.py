@@ -134,7 +134,7 @@ def test_the_best_on_the_samples_held_back_wins(drawn, trained, previous, won) -
     scores = {"drawn": drawn, "midpoint": middle, "trained": trained, "previous": previous}
     assert choice.won == won
     assert choice.scores == {name: -((w - FITTED) ** 2) for name, w in scores.items()}
-    assert (choice.held_back, choice.why) == (10, "")
+    assert (choice.held_back, choice.share, choice.why) == (10, 0.2, "")
 
 
 def test_the_gain_is_over_what_was_trained_and_what_was_drawn() -> None:
@@ -254,6 +254,8 @@ def test_each_candidate_has_a_margin_of_its_own(name, gains, wins) -> None:
             return losses[str(params)]
 
     class Whole:
+        samples = 50
+
         def part(self, rows):
             return Judge()
 

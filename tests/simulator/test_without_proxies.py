@@ -109,6 +109,12 @@ def test_a_proxy_sample_is_refused(people: str) -> None:
         run_experiment(experiment(people, proxy_sample=5))
 
 
+def test_the_opening_says_that_clusters_are_looked_for_whatever_the_start() -> None:
+    words = "confluence begins with one cluster here: a single model for all clients, until it finds kinds of clients"
+    assert words in load("digits-2", ["algorithm.clusters=found"]).opening(0)
+    assert words not in load("digits-2").opening(0)
+
+
 def test_the_opening_says_that_nothing_is_pre_trained(people: str) -> None:
     lines = experiment(people, "fedsoft-async").opening(0)
     assert lines == [

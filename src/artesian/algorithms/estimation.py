@@ -62,8 +62,9 @@ def truth_in(truth: Mixture | None) -> dict[str, float]:
     """The true mixture as evidence; refused where nobody knows it."""
     if truth is None:
         raise SettingError(
-            'The estimator "oracle" needs the true mixture, which only a simulation without HTTP knows',
-            'Set estimator = "calibrated"',
+            'The estimator "oracle" needs the true mixture: only a simulation without HTTP knows it, '
+            "and only of uploads that no defence shortened",
+            "Choose another algorithm.estimator, or leave the defence out",
         )
     return {f"share/{k}": share for k, share in truth.items()}
 

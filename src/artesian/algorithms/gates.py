@@ -130,7 +130,7 @@ def samples_of(cluster: ClusterId, proxy: Learner) -> Samples:
         pass
     raise SettingError(
         f"The data of {cluster} cannot be read by a gate: they are fewer than two, or their learner has no arrays",
-        'Give the learner arrays, or set estimator = "calibrated"',
+        'Give it two samples or more, as arrays, or set algorithm.estimator = "paper"',
     )
 
 

@@ -62,6 +62,8 @@ def league(
     plan, places = planned(read(source), to_run=not show), cores(jobs)
     if show:
         _print_result(finished(plan, folder, results), folder, as_json)
+        for line in plan.missing:
+            _say(line)
         return
     try:
         with _progress() as tell:
@@ -97,6 +99,8 @@ def _print_plan(plan: LeaguePlan, found: Estimate, timings: Mapping[Pair, Timing
         for p in plan.pairs
     ]
     print_table(["world", "method", "algorithm", "seeds", "length", "each run"], rows)
+    if len(each) < len(plan.pairs):
+        out.print("-: not timed; the sum takes it from the same method and the same world", highlight=False)
     out.print(str(found), highlight=False)
 
 

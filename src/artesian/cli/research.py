@@ -104,6 +104,7 @@ def simulate(
     artesian simulate digits-4 --algorithm fedbuff --set uploads=500 --seeds 3 --out runs/fedbuff
     """
     from artesian.config.experiments import load
+    from artesian.simulator.result import alike_words
 
     if resume and folder is None:
         raise SettingError("--resume needs a folder", "Name the folder of the run: --out FOLDER")
@@ -143,6 +144,9 @@ def simulate(
             print_profile(summary["profile"])
     if not as_json:
         print_comparison(summaries)
+        for told in summaries:
+            if words := alike_words(told):
+                out.print(f"seed {told['seed']}: {words}", highlight=False)
         out.print(f"kept in {folder}" if folder else "not kept: use --out FOLDER to keep a run", highlight=False)
 
 

@@ -51,6 +51,11 @@ class Refreshed(tuple[tuple[float, Params], ...]):
         return self.choice.held_back
 
     @property
+    def share(self) -> float:
+        """The share of all samples that these are."""
+        return self.choice.share
+
+    @property
     def gain(self) -> Mapping[Candidate, float]:
         """How much better it is than what was `trained`, and than what was `drawn`."""
         return self.choice.gain

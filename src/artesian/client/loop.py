@@ -116,7 +116,8 @@ def _watched(watch: Watch, held: Refreshed) -> Told:
 
 def _choice(held: Refreshed, accept: Accept) -> Told:
     """What won, of how many samples; where clients judge and this one could not, why."""
-    told: Told = {"held_back": held.held_back, "won": held.won}
+    told: Told = {"held_back": held.held_back, "share": round(held.share, 4), "won": held.won}
+    told |= {"scores": dict(held.scores)} if held.scores else {}
     return told | ({"why": held.why} if held.why and accept == "better" else {})
 
 
@@ -167,6 +168,9 @@ def learner_maker(source: str) -> Callable[[], Learner]:
     found = imported(source, {}, "learner")
     if not isinstance(found, type) and isinstance(found, Learner):
         return lambda: found
+    if not callable(found):
+        problem = f"{source} is a {type(found).__name__}, neither a Learner nor a function that makes one"
+        raise SettingError(problem, "A Learner has samples, losses, score and train, such as model.learner(x, y)")
 
     def make() -> Learner:
         try:

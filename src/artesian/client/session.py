@@ -31,6 +31,7 @@ from artesian.engine.admission import check_client
 from artesian.engine.drawing import HEADER as MOVED
 from artesian.engine.drawing import Moved, moved_between
 from artesian.errors import (
+    BadData,
     BadFormat,
     BadMixture,
     Conflict,
@@ -141,6 +142,8 @@ class Session:
         _check_tune(tune)
         if keep_training and accept != "better":
             raise SettingError("keep_training has an effect only with accept='better'", "Leave one of the two out")
+        if not learner.samples:
+            raise BadData("There are no samples to train on", "Refresh once there are some; draw() needs none")
         split = split_for(learner, accept, hold_back, self.client)
         self._in_use.begin(self._drawn_or_nothing)
         task, self._moved = self.task(split.train.samples, wait, changed), None

@@ -12,7 +12,7 @@ from typing import Any
 
 from artesian.algorithms import ALGORITHMS
 from artesian.config.models import model_of
-from artesian.config.tables import apply, checked, known_keys, named, scaled, settings_of, whole
+from artesian.config.tables import EXPERIMENT, apply, checked, known_keys, named, scaled, settings_of, whole
 from artesian.core import Algorithm, Model, Plan, Recipe
 from artesian.data.datasets import sets_by_name
 from artesian.engine.coordinator import Coordinator
@@ -104,19 +104,24 @@ def tables_of(source: str | Path, changes: Sequence[str]) -> dict[str, Any]:
     tables = scaled(tables, changes)
     apply(tables, changes, default=DEFAULT)
     if any(change.partition("=")[0].strip() == "uploads" for change in changes):
-        _check_length(tables.get("turns"))
+        _check_length(tables.get("turns"), tables.get("rounds"))
     return {"name": name, **tables}
 
 
-def _check_length(turns: int | None) -> None:
-    """Refuse uploads that somebody asked for, where a run lasts turns; those of a preset are only a default."""
+def _check_length(turns: int | None, rounds: int | None) -> None:
+    """Refuse uploads that somebody asked for where a run lasts something else; a preset's are only a default."""
     if turns is not None:
         raise SettingError(f"The run lasts {turns} turns, so uploads has no effect", "Set turns instead")
+    if rounds is not None:
+        raise SettingError(
+            f"The run lasts {rounds} rounds, so uploads has no effect",
+            "Set rounds instead, or remove it: --set rounds=",
+        )
 
 
 def build(tables: Mapping[str, Any]) -> Experiment:
     """The experiment these tables describe."""
-    known_keys(tables, ("name", "scale", *NUMBERS, *MORE, *TABLES, *SERVING), "the experiment")
+    known_keys(tables, ("name", "scale", *NUMBERS, *MORE, *TABLES, *SERVING), EXPERIMENT)
     for table in (*TABLES, *SERVING):
         if not isinstance(tables.get(table, {}), dict):
             raise SettingError(f"{table} must be a table, not {tables[table]!r}", f"Write [{table}]")
@@ -243,7 +248,7 @@ def simulate(
     else:
         chosen = _composed(experiment, algorithm, given, changes)
     if uploads is not None:
-        _check_length(chosen.turns)
+        _check_length(chosen.turns, chosen.rounds)
     folder = Path(out) if out is not None else None
     run = run_experiment(
         chosen,

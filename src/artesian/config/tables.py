@@ -22,6 +22,17 @@ VERBS = {
     "model": ("layout", "start", "learner"),
 }  # what each kind of value must have at least
 USUAL = "small"  # the scale of a file as it is
+EXPERIMENT = "the experiment"
+OPTIONS = {  # what is no part of an experiment, and what to do instead
+    name: f"That is an option of the run, not of the experiment: {how}"
+    for name, how in {
+        "seed": "--seed, or seed= in Python",
+        "seeds": "--seeds",
+        "workers": "--workers, or workers= in Python",
+        "executor": "--executor, or executor= in Python",
+        "out": "--out, or out= in Python",
+    }.items()
+}
 UNSET = object()  # the value of a change that has none: the setting is removed, and its default counts
 WORDS = {
     "bool_type": "true or false",
@@ -174,7 +185,8 @@ def known_keys(keys: Any, known: Any, where: str) -> None:
     for key in keys:
         if key not in known:
             place = _place(where)
-            raise SettingError(f"{place[0].upper()}{place[1:]} has no setting {key!r}", nearest(key, known))
+            remedy = OPTIONS.get(key) if where == EXPERIMENT else None
+            raise SettingError(f"{place[0].upper()}{place[1:]} has no setting {key!r}", remedy or nearest(key, known))
 
 
 def checked(where: str, make: Callable[[], T]) -> T:

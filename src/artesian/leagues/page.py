@@ -34,21 +34,27 @@ SCORES = ("client_after", "client_accepted", "clients", "cluster")
 SHARES = ("worse_drawn", "worse_accepted")
 TIMES = ("virtual_time", "wall_seconds")
 MEANINGS = {
-    "client_after": "score of what clients draw, each on test data of its own mixture, in its last cycle",
-    "client_accepted": "the same of what clients keep after they chose between what they drew and what they had",
+    "client_after": "score of what clients draw (tuned, where the method tunes it), each on test data of its own "
+    "mixture, in its last cycle",
+    "client_accepted": "the same of what clients use after they chose: what they drew (tuned or not), what they "
+    "trained, the mean of the two, or what they used before",
     "clients": "mean score of all clients on their own test data at the end of the run",
     "cluster": "score of the clusters on their own distributions, over the last evaluations",
     "kl": "divergence of the estimated from the true mixture, in nats",
     "kl_uniform": "the same for an even mixture: what guessing gives",
-    "worse_drawn": "share of refreshes, in per cent, in which what a client drew was worse than what it trained, by "
-    "more than a point or 1% of a squared error",
+    "worse_drawn": "share of refreshes, in per cent, in which what a client drew (tuned, where the method tunes it) "
+    "was worse than what it trained, by more than a point or 1% of a squared error; every `pool_every`-th refresh is "
+    "judged, on the test data of all distributions by the client's true mixture",
     "worse_accepted": "the same of what clients accepted",
     "bytes_up": "kilobytes of models that clients sent for each upload",
-    "bytes_down": "kilobytes of models that clients received for each upload",
+    "bytes_down": "kilobytes of models that clients received for each upload; a gate, of a few, is not counted",
     "virtual_time": "how long the run took in the time of its clients: who waits for others takes longer",
     "wall_seconds": "how long a run took on one core",
 }
-BOLD = f"bold is the best mean; {NEAR.strip()} marks every mean within one standard deviation of it"
+BOLD = (
+    f"bold is the best mean; {NEAR.strip()} marks every mean that is behind it by at most one standard deviation of "
+    "the best method's seeds"
+)
 OVERALL = {
     "a world": "rank of the method there by what clients end up with (accepted, otherwise drawn); ties share a rank",
     "mean rank": "over the worlds in which the method took part, with the 95% interval of a bootstrap over worlds",
@@ -175,7 +181,7 @@ def figure_text(found: Spread, name: str, classifies: bool = True) -> str:
         factor, digits = 1e-3, 1 if found.mean >= 1000 else 3
     else:
         factor, digits = 1.0, 1 if name in TIMES else 3
-    mean, deviation = (f"{value * factor:.{digits}f}" for value in (found.mean, found.deviation))
+    mean, deviation = (f"{round(value * factor, digits) + 0.0:.{digits}f}" for value in (found.mean, found.deviation))
     return f"{mean} ± {deviation}" if found.count > 1 else mean
 
 

@@ -69,6 +69,7 @@ class LeaguePlan:
 
     league: League
     pairs: tuple[Pair, ...]
+    missing: tuple[str, ...] = ()  # why worlds are left out of what is only shown
 
     @property
     def runs(self) -> list[PlannedRun]:
@@ -78,7 +79,10 @@ class LeaguePlan:
 
 
 def planned(league: League, *, to_run: bool = True) -> LeaguePlan:
-    """The plan of a league. All combinations that cannot run are refused together, unless none is `to_run`."""
+    """The plan of a league. All combinations that cannot run are refused together.
+
+    Where none is `to_run`, those that cannot are left out: whoever lacks a dataset can still read results.
+    """
     _check_folders(world.name for world in league.worlds)
     _check_folders(method.name for method in league.methods)
     pairs: list[Pair] = []
@@ -93,14 +97,15 @@ def planned(league: League, *, to_run: bool = True) -> LeaguePlan:
             refused.setdefault((venue.name, str(error)), []).append(method)
             continue
         pairs.append(_pair(league, venue, method, experiment))
-    if refused:
+    if refused and to_run:
         told = [f"{', '.join(methods)} in {world}: {words}" for (world, words), methods in refused.items()]
         problem = "\n  ".join(["Some methods cannot run:", *told])
         raise SettingError(problem, 'Change their settings, or leave them out: except = ["..."]')
+    missing = tuple(f"{world} is not shown: {words}" for world, words in refused)
     if not pairs:
-        raise SettingError("The league has no method in any world", "Leave fewer out")
+        raise SettingError("The league has no method in any world", missing[0] if missing else "Leave fewer out")
     _check_algorithms(pairs)
-    return LeaguePlan(league, tuple(pairs))
+    return LeaguePlan(league, tuple(pairs), missing)
 
 
 def changes_of(league: League, world: Venue, method: str) -> tuple[str, ...]:

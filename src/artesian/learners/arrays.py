@@ -280,6 +280,10 @@ def _check_data(x: np.ndarray, y: np.ndarray, features: int, classes: int | None
         raise BadData(f"The samples have the shape {np.shape(x)}", f"Give an array of rows of {features} numbers")
     if len(x) != len(y):
         raise BadData(f"There are {len(x)} samples and {len(y)} targets", "Give one target for every sample")
+    for name, array in (("inputs", np.asarray(x)), ("targets", np.asarray(y))):
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            first = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise BadData(f"The {name} of sample {first} are not finite", "Leave such samples out, or fill in numbers")
     if classes is None or not len(y):
         return
     labels = np.asarray(y)

@@ -51,7 +51,10 @@ class OwnNetwork:
         if self.model.layout.digest != layout.digest:
             ours = {entry.name: entry.shape for entry in self.model.layout.entries}
             other = next((e for e in layout.entries if ours.get(e.name) != e.shape), None)
-            got = f"{other.name} of shape {ours.get(other.name)}" if other else "other entries besides"
+            got = "other entries besides"
+            if other is not None:
+                known = ours.get(other.name)
+                got = f"no {other.name}" if known is None else f"{other.name} of shape {known}"
             wanted = f"{other.name} of shape {other.shape}" if other else "none"
             raise LayoutError(
                 f"This is not the federation's network: it has {got}, and the federation {wanted}",

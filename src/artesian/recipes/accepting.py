@@ -72,6 +72,7 @@ class Choice:
     won: Candidate
     scores: Mapping[Candidate, float] = field(default_factory=dict)  # on the samples held back
     held_back: int = 0  # how many these are
+    share: float = 0.0  # of all samples
     why: str = ""  # why nothing was judged
 
     @property
@@ -163,7 +164,8 @@ def choose(among: Mapping[Candidate, Ensemble], split: Split, margins: Mapping[C
     for name in others:
         if sound[name].beats(sound[won], margins[name]):
             won = name
-    return Choice(won, {name: tried[name].score for name in among}, split.rows.size)
+    scores = {name: tried[name].score for name in among}
+    return Choice(won, scores, split.rows.size, split.rows.size / split.whole.samples)
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ def _cell(row: Row, key: str) -> str:
 
 def _figure(value: float, digits: int) -> str:
     """With so many digits after the point; what an attack blew up is only its size."""
-    return f"{value:.{digits}f}" if abs(value) < 1e9 else f"{value:.2e}"
+    return f"{round(value, digits) + 0.0:.{digits}f}" if abs(value) < 1e9 else f"{value:.2e}"  # never -0.000
 
 
 def _spread(values: Sequence[float]) -> list[float] | None:

@@ -248,10 +248,9 @@ class Experiment:
         lines = [f"{self.name}: {name}, {clients} clients of the world {world}, {self.length}", self.start.words(sizes)]
         if self.watch is not None:
             lines.append(f"clients decide at every turn whether to refresh: {self.watch.words}")
-        if len(sizes) <= 1 and self.algorithm.stands_for:
-            found = (
-                "until it finds kinds of clients" if self.algorithm.finds_clusters(1) else "and no mixture to estimate"
-            )
+        finds = self.algorithm.finds_clusters(max(1, len(sizes)))
+        if finds or (self.algorithm.stands_for and len(sizes) <= 1):
+            found = "until it finds kinds of clients" if finds else "and no mixture to estimate"
             lines.append(f"{name} begins with one cluster here: a single model for all clients, {found}")
         return lines
 

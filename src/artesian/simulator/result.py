@@ -69,7 +69,7 @@ class Run:
         """What a reader of the summary must know."""
         empty = "no upload yet: metrics, clusters and clients are empty" if not len(self.metrics["upload"]) else ""
         unfinished = "" if self.finished else "not finished: this is the run as of its last snapshot"
-        return [line for line in (unfinished, empty) if line]
+        return [line for line in (unfinished, empty, alike_words(self.summary)) if line]
 
     @property
     def config(self) -> Mapping[str, Any]:
@@ -103,6 +103,12 @@ class Run:
         if self.folder is None:
             raise NoRun("This run was not kept in a folder", "Give simulate a folder: out=...")
         return self.folder
+
+
+def alike_words(summary: Mapping[str, Any]) -> str:
+    """Which clusters the estimate of mixtures could not tell apart; nothing where it could tell all."""
+    pairs = [" and ".join(pair) for pair in summary.get("alike", ())]
+    return f"the estimate cannot tell apart {', '.join(pairs)}: clients get equal shares of them" if pairs else ""
 
 
 def _plain(value: Any) -> str:

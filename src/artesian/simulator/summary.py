@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from artesian.algorithms.estimators import Estimates
 from artesian.execution.worker import peak_mb
 from artesian.simulator.detection import detection
 from artesian.simulator.result import Run
@@ -56,6 +57,7 @@ def _summary(simulation: Simulation) -> dict[str, Any]:
         "versions": simulation.coordinator.state.version,
         "late_uploads": totals.late,
         "notes": dict(totals.notes),
+        **_told_apart(simulation),
         **(_summary_of_hostile(simulation) if simulation.experiment.fleet.hostile_share else {}),
         "executor": simulation.means.name,
         "workers": simulation.means.workers,
@@ -63,6 +65,13 @@ def _summary(simulation: Simulation) -> dict[str, Any]:
         "peak_mb": round(peak_mb() + simulation.executor.peak_mb(), 1),
         **({"profile": _profile(simulation)} if simulation.profile else {}),
     }
+
+
+def _told_apart(simulation: Simulation) -> dict[str, Any]:
+    """Which clusters the estimate of mixtures cannot tell apart, where there are such."""
+    algorithm, memory = simulation.coordinator.algorithm, simulation.coordinator.state.memory
+    known = algorithm.calibration(memory) if isinstance(algorithm, Estimates) else None
+    return {"alike": [list(pair) for pair in known.alike]} if known is not None and known.alike else {}
 
 
 def _summary_of_turns(simulation: Simulation) -> dict[str, Any]:
