@@ -435,3 +435,26 @@ def test_central_training_sees_what_clients_train_on() -> None:
         assert len(samples) == len(cluster) == len(visit.train) - len(rows)
         first = round(visit.mixture["k0"] * len(visit.train))
         assert (cluster == 0).sum() == first - (rows < first).sum()
+
+
+def test_the_tables_of_the_league_are_those_of_its_results() -> None:
+    """In one world: A .9 and B .9 tie for first, C is 10 points behind; with a second seed only B is left."""
+    import league_tables
+
+    scores = {("A", 0): 0.9, ("B", 0): 0.9, ("C", 0): 0.8, ("B", 1): 0.7}
+    known = {
+        (world, method, seed): {"client_accepted": score, "worse_accepted": 0.02}
+        for world in league_tables.WORLDS
+        for (method, seed), score in scores.items()
+    }
+    (*_, row) = league_tables.used_table(known, ["A"], [0])
+    assert row == "| A | " + " | ".join([".900 (2.0%)"] * 9) + " |"
+    ranks = list(league_tables.rank_table(known, ["A", "B", "C"], [0]))[2:]
+    ties = ", ".join(["1.5"] * 9)
+    assert ranks == [
+        f"| A | {ties} | 1.5 | 0.00, 0.0 |",
+        f"| B | {ties} | 1.5 | 0.00, 0.0 |",
+        f"| C | {', '.join(['3'] * 9)} | 3.0 | 10.00, 10.0 |",
+    ]
+    (only,) = list(league_tables.rank_table(known, ["A", "B", "C"], [0, 1]))[2:]
+    assert only.startswith("| B | 1, 1, ")
