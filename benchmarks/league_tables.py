@@ -37,8 +37,9 @@ def read(path: Path) -> Known:
 
 def figure(known: Known, name: str, world: str, method: str, seeds: Sequence[int]) -> float | None:
     """The mean over these seeds; None where one is missing."""
-    found = [known[world, method, seed].get(name) for seed in seeds if (world, method, seed) in known]
-    return mean(found) if len(found) == len(seeds) and None not in found else None
+    runs = [known.get((world, method, seed), {}) for seed in seeds]
+    found = [run[name] for run in runs if run.get(name) is not None]
+    return mean(found) if len(found) == len(seeds) else None
 
 
 def used_table(known: Known, methods: Sequence[str], seeds: Sequence[int]) -> Iterator[str]:
