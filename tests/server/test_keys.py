@@ -2,16 +2,20 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from promises.federation import SECRET, Server, trained
 
+from artesian.cli.stores import verify
 from artesian.errors import MissingExtra, NotAuthentic, StorageError
 from artesian.server.app import create_app
 from artesian.server.keys import SigningKeys
 from artesian.server.serve import signing_keys
+from artesian.server.verifying import acknowledged
 from artesian.storage.acknowledgement import HEADER, Acknowledgement, key_id, verify_acknowledgement
 from artesian.storage.codec import encode
+from artesian.storage.copying import copy_store
 
 pytest.importorskip("cryptography")
 PATH = "/v1/clients/c0/uploads/1"
@@ -50,6 +54,24 @@ def test_an_upload_is_acknowledged_with_its_event_and_a_retry_the_same_way(tmp_p
     assert verify_acknowledgement(text, again.published(), body) == found  # its time is that of the event
     assert text == told.headers[HEADER]
     again.close()
+
+
+def test_an_acknowledgement_is_checked_against_the_journal(tmp_path, capsys) -> None:
+    server = Signing(tmp_path / "store")
+    body = encode("upload", trained("c0", server.join().content))
+    copy_store(tmp_path / "store", tmp_path / "before")
+    text = server.ask("PUT", PATH, SECRET, content=body).headers[HEADER]
+    (tmp_path / "text").write_text(f"{text}\n")
+    assert acknowledged(tmp_path / "store", text).event == 2
+    with pytest.raises(NotAuthentic, match="does not hold event 2 of the acknowledgement: upload 1 of c0"):
+        acknowledged(tmp_path / "before", text)
+    said = replace(acknowledged(tmp_path / "store", text), chain="0" * 64)  # the server's own key, another journal
+    with pytest.raises(NotAuthentic, match="does not hold event 2"):
+        acknowledged(tmp_path / "store", server.keys.sign(said))
+    with pytest.raises(SystemExit, match="0"):
+        verify(tmp_path / "store", acknowledgement=tmp_path / "text")
+    assert "acknowledged: upload 1 of c0 is event 2, taken at 20" in capsys.readouterr().out
+    server.close()
 
 
 def test_a_refused_upload_is_not_acknowledged(server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,6 +57,9 @@ def verify(
         str | None,
         typer.Option(metavar="MODULE:NAME|FILE|PRESET", help="What the store belongs to, if the algorithm is yours."),
     ] = None,
+    acknowledgement: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A signed acknowledgement, whose event must be in the store.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a store: every array and digest, the chain, the mark, and a replay compared with what was recorded.
@@ -63,14 +67,21 @@ def verify(
     Only reads, also while a server uses it. The exit code is 1 if anything is wrong.
     """
     from artesian.config.federations import load_served
+    from artesian.server.verifying import acknowledged
     from artesian.server.verifying import verify as check
+
+    taken = None if acknowledgement is None else acknowledged(store, _text(acknowledgement))
 
     served = load_served(federation)[0] if federation else None
     with count_of("checking arrays") as progress:
         told = check(store, *((served.algorithm, progress, served.identity) if served else (None, progress)))
+    told |= {} if taken is None else {"acknowledgement": asdict(taken)}
     if as_json:
         sys.stdout.write(json.dumps(told) + "\n")
     else:
+        if taken is not None:
+            said = f"upload {taken.number} of {taken.client} is event {taken.event}, taken at {taken.time}"
+            out.print(f"acknowledged: {said}", highlight=False, markup=False)
         out.print(f"{told['events']} events, {told['replayed']} replayed, {told['arrays']} arrays", highlight=False)
         for line in [*told["notes"], *map(_complained, told["problems"])]:
             out.print(line, highlight=False, markup=False)
@@ -120,6 +131,13 @@ def _copy(source: Path, target: Path, label: str, as_json: bool) -> None:
     out.print(f"{target}: {told['events']} events up to {_moment(last)}, {copied.arrays} arrays", highlight=False)
     for line in copied.left_out:
         err.print(f"left out: {line}", style="yellow", markup=False, highlight=False)
+
+
+def _text(path: Path) -> str:
+    from artesian.storage.files import storage
+
+    with storage(path):
+        return path.read_bytes().decode(errors="replace").strip()
 
 
 def _act(act: Mapping[str, Any]) -> str:

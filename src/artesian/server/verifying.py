@@ -12,12 +12,13 @@ from typing import Any
 from artesian.algorithms import ALGORITHMS
 from artesian.core import Algorithm
 from artesian.engine.coordinator import Coordinator
-from artesian.errors import ArtesianError, ReplayDiffers, StorageError
+from artesian.errors import ArtesianError, NotAuthentic, ReplayDiffers, StorageError
 from artesian.execution.threads import single_threaded
 from artesian.server.keys import SigningKeys
 from artesian.server.replaying import replay
 from artesian.server.tokens import Tokens
 from artesian.server.versions import versions_of
+from artesian.storage.acknowledgement import Acknowledgement, verify_acknowledgement
 from artesian.storage.blobs import Blobs, named_in
 from artesian.storage.checking import Finding, check_store
 from artesian.storage.codec import digest
@@ -47,6 +48,18 @@ def verify(
             told, history = _verified(folder, algorithm, progress)
             if told["sound"] or unchecked_history(folder).snapshots == history.snapshots:
                 break  # else a server took a snapshot meanwhile, and may have dropped what was being read
+    return told
+
+
+def acknowledged(folder: Path, text: str) -> Acknowledgement:
+    """What an acknowledgement says, if a key of this store signed it and the event that it names is in the journal."""
+    told = verify_acknowledgement(text, SigningKeys(folder / "keys.json").published())
+    events = unchecked_history(folder).events
+    if not 0 < told.event <= len(events) or events[told.event - 1].chain != told.chain:
+        raise NotAuthentic(
+            f"The store does not hold event {told.event} of the acknowledgement: upload {told.number} of {told.client}",
+            "Look in another store, or in a backup: uploads were acknowledged after this one was copied or cut short",
+        )
     return told
 
 
