@@ -37,7 +37,7 @@ from artesian.core import Measured, Receipt
 from artesian.engine.defence import Defence
 from artesian.errors import Refused, StorageError, TooFar
 from artesian.params import seal
-from artesian.server.auth import Auth
+from artesian.server.auth import Auth, Bearer
 from artesian.server.limits import Limits
 from artesian.server.service import Service
 from artesian.storage.codec import digest, encode, to_tree
@@ -51,8 +51,9 @@ def nothing(*_, **__) -> None:
     """A safeguard that is not there."""
 
 
-async def nobody_asked(*_, **__) -> None:
+async def nobody_asked(self, credential, client) -> Bearer:
     """A credential check that is not there."""
+    return Bearer(client)
 
 
 def vast(self, settings, layout, models) -> None:
@@ -125,7 +126,7 @@ def test_without_taking_it_again_a_backup_lacks_what_vanished(tmp_path, promise,
     real = artesian.storage.copying._copy_arrays
     monkeypatch.setattr(artesian.storage.copying, "_copy_arrays", lambda *told: ("", real(*told)[1]))
     server = Server(tmp_path / "store")
-    with pytest.raises(StorageError, match="No such file"):
+    with pytest.raises(StorageError, match="The stored array is missing"):
         check_backup(server, tmp_path)
     server.close()
 
