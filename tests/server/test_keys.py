@@ -97,6 +97,20 @@ def test_what_an_older_key_signed_can_be_checked_after_a_rotation(server) -> Non
     assert server.keys.path.stat().st_mode & 0o077 == 0
 
 
+def test_a_rotation_after_the_file_was_lost_leaves_a_running_server_its_old_keys(server, caplog) -> None:
+    body = encode("upload", trained("c0", server.join().content))
+    before = server.ask("PUT", PATH, SECRET, content=body).headers[HEADER]
+    server.keys.path.unlink()
+    SigningKeys(server.keys.path).rotate("2026-01-01T00:00:00.000Z")
+    after = server.ask("PUT", PATH, SECRET, content=body).headers[HEADER]
+    keys = server.published()
+    assert [key.get("retired") for key in keys["keys"]] == [None, "2026-01-01T00:00:00.000Z"]
+    assert verify_acknowledgement(before, keys) == verify_acknowledgement(after, keys)
+    server.published()
+    (told,) = [record.fields for record in caplog.records if record.name == "artesian.keys"]
+    assert "has lost 1 of the keys read before; restore it, and rotate again" in told["problem"]
+
+
 def test_keys_that_cannot_be_read_stop_the_start(server) -> None:
     told = json.loads(server.keys.path.read_text())
     other = SigningKeys(server.keys.path.with_name("other.json")).rotate("now")

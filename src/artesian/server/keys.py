@@ -58,19 +58,26 @@ class SigningKeys:
         return self._read[1]
 
     def held(self) -> list[Key]:
-        """Every key, oldest first; those read before, where the file was lost or damaged since: a server goes on."""
+        """Every key, oldest first, those the file has lost since they were read among them: a server goes on."""
         try:
             found, problem = self.all(), f"No such file: {self.path}"
         except StorageError as error:
             if not self._held:
                 raise
             found, problem = [], error.problem
-        if found or not self._held:
-            self._held, self._problem = found, ""
-        elif problem != self._problem:
-            self._problem = problem
-            LOG.warning("signing keys", extra={"fields": {"problem": problem, "now": "the keys read before are used"}})
+        lost = [key for key in self._held if key.public not in {key.public for key in found}]
+        if found and lost:
+            problem = f"{self.path} has lost {len(lost)} of the keys read before; restore it, and rotate again"
+        self._warn(problem if lost else "")
+        if found:
+            self._held = [*(_retired(key, found[-1].created) for key in lost), *found]
         return self._held
+
+    def _warn(self, problem: str) -> None:
+        """Log a problem with the file once, until there is another."""
+        if problem and problem != self._problem:
+            LOG.warning("signing keys", extra={"fields": {"problem": problem, "now": "the keys read before are used"}})
+        self._problem = problem
 
     def published(self) -> dict[str, Any]:
         """The public keys, as a JSON Web Key Set, newest first."""
@@ -87,7 +94,7 @@ class SigningKeys:
         assert handle is not None
         try:
             made = _made(now)
-            old = [replace(key, private="", retired=key.retired or now) for key in self.all()]
+            old = [_retired(key, now) for key in self.all()]
             told = {"format": FORMAT, "keys": [asdict(key) for key in (*old, made)]}
             write_file(self.path, json.dumps(told, indent=1).encode(), private=True)
         finally:
@@ -108,6 +115,11 @@ class SigningKeys:
             raise StorageError(
                 f"Cannot read the signing keys in {self.path}", "Restore the file; clients rely on its public keys"
             ) from None
+
+
+def _retired(key: Key, when: str) -> Key:
+    """What is kept of a key that no longer signs: its public half."""
+    return replace(key, private="", retired=key.retired or when)
 
 
 def _made(now: str) -> Key:
