@@ -145,7 +145,8 @@ class Member:
     digest: str = ""  # of that upload: a retry has the same one
     present: bool = True
     spent: float = 0.0  # of its budget, in usual changes, at its last upload
-    spent_at: int = 0  # how many uploads the ledger counted then
+    spent_at: float = 0.0  # how many uploads the ledger counted then
+    since: int | None = None  # the version that its first upload set aside after its last folded one was made from
     stride: float | None = None  # what an upload of it spends in the mean, the newest most; None: not known
     set_aside: int = 0  # uploads of it that were answered and not folded
     quarantined: bool = False  # its uploads are recorded and answered, and not folded
@@ -453,8 +454,11 @@ class Seen:
 class Ledger:
     """What the defence remembers of all members: one entry each, the newest last. Empty without a defence."""
 
-    uploads: int = 0  # folded or pending, so far
+    uploads: float = 0.0  # folded or pending, so far; one of less than a usual change counts as its part
     seen: tuple[Seen, ...] = ()
+    turn: float = 0.0  # how many they were when this turn began: a turn is a few uploads by each
+    came: int = 0  # members who uploaded in it
+    active: int = 0  # members who did in the turn before; 0: this one is the first
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from artesian.engine.defence import (
     NO_BUDGET,
     REMEMBERED,
     Defence,
+    active_of,
     bounded,
     judged,
     lower_median,
@@ -144,15 +145,44 @@ def test_a_budget_is_spent_and_comes_back_as_others_upload() -> None:
     spent = Member(10, spent=5.0, spent_at=10)
     assert ALL.left(known, spent, present=4) == 1  # 6 - 5
     assert within((0, 3, 0), known, spent, present=4).length == 1  # scaled down to what is left
-    known = replace(known, uploads=11)  # one of three others uploaded: a third of 6 comes back
-    assert ALL.left(known, spent, present=4) == 3
-    assert ALL.left(replace(known, uploads=13), spent, present=4) == 6
+    known = replace(known, uploads=11)  # one of three others uploaded: a third of 2 comes back
+    assert ALL.left(known, spent, present=4) == pytest.approx(1 + 2 / 3)
+    assert ALL.left(replace(known, uploads=13), spent, present=4) == 3
     assert ALL.left(replace(known, uploads=99), spent, present=4) == 6  # never more than the whole
     assert ALL.left(known, spent, present=1) == inf  # nobody to protect
+    few = replace(known, uploads=11, active=2)  # of the four, two uploaded in the last turn: all of 2 comes back
+    assert ALL.left(few, spent, present=4) == 3
+    assert ALL.left(replace(few, came=3), spent, present=4) == 2  # and three in this one: a half of 2
+    assert replace(ALL, pace=0.0).left(few, spent, present=4) == 3  # a third of the budget
 
 
-def test_without_budget_an_upload_is_set_aside() -> None:
+def test_active_members_are_counted_in_turns_by_hand() -> None:
+    known = ALL.turned(Ledger(), Member(10), present=3, spent=0.5)
+    assert (known.uploads, known.came, known.active) == (0.5, 1, 0)  # half of an upload, by the first member
+    known = ALL.turned(known, Member(10, spent_at=0.5), 3, 2.0)
+    assert (known.uploads, known.came) == (1.5, 1)  # its second: never more than one
+    known = ALL.turned(known, Member(10), 3, 0.0)
+    assert (known.uploads, known.came) == (1.5, 1)  # one that changes nothing
+    known = ALL.turned(replace(known, uploads=3.0), Member(10), 3, 0.9)
+    assert (known.uploads, known.came, known.turn) == (3.9, 2, 0)  # two came: a turn is 4 uploads
+    known = ALL.turned(known, Member(10, spent_at=3.0), 3, 1.0)
+    assert (known.turn, known.came, known.active) == (4.9, 0, 3)  # a quarter more than came, whole members
+    many = ALL.turned(Ledger(98.5), Member(10), 100, 1.0)  # of a hundred only one came since the start
+    assert (many.active, many.came) == (0, 1)
+    many = ALL.turned(replace(many, uploads=99.0), Member(10, spent_at=1.0), 100, 1.0)
+    assert (many.turn, many.active) == (100.0, 50)  # half of those before, at the least
+    assert active_of(many, 100) == 50 and active_of(replace(many, active=25), 100) == 34  # or a third of all
+    assert active_of(Ledger(), 100) == 100 and active_of(replace(many, came=70), 60) == 60
+    assert replace(ALL, pace=0.0).turned(Ledger(3), Member(10), 3, 0.5) == Ledger(4)
+
+
+def test_with_less_than_a_usual_change_left_an_upload_is_set_aside() -> None:
     known = ledger(1, 1, 1, uploads=10)
+    assert within((0, 3, 0), known, Member(10, spent=5.0, spent_at=10), present=4).length == 1
+    found = within((0, 3, 0), known, Member(10, spent=5.1, spent_at=10), present=4)
+    assert (found.aside, found.length, found.spent) == (NO_BUDGET, 0, 0)
+    small = replace(ALL, budget=0.5)
+    assert within((0, 3, 0), known, Member(10), present=4, defence=small).length == 0.5  # the whole of a small budget
     found = within((0, 1, 0), known, Member(10, spent=6.0, spent_at=10), present=4)
     assert (found.aside, found.length, found.spent) == (NO_BUDGET, 0, 0)
     assert within((0, 0, 0), known, Member(10, spent=6.0, spent_at=10), present=4).aside == ""  # it changes nothing
@@ -246,6 +276,11 @@ def test_settings_from_before_there_were_habits_judge_as_they_did() -> None:
     assert {seen.habit for seen in judged(older, known, {"c1/7": ("c1", 0.019)})[0].seen} == {None}
 
 
+def test_settings_from_before_there_was_a_pace_give_back_the_budget() -> None:
+    older = {key: value for key, value in ALL.tree.items() if key != "pace"}
+    assert with_fields(ALL, with_defaults(ALL, older)) == replace(ALL, pace=0.0)
+
+
 def test_settings_from_before_there_were_strides_bound_none() -> None:
     told = {name: value for name, value in ALL.tree.items() if name != "stride"}
     assert with_fields(Defence(), with_defaults(Defence(), told)) == replace(ALL, stride=0.0)
@@ -327,9 +362,51 @@ def test_a_flood_is_set_aside_and_answered() -> None:
     assert federation.coordinator.state.members["c0"].set_aside == len(aside)
     version = federation.coordinator.state.version
     assert version == 33 - len(aside)
-    federation.take(federation.coordinator.receive(federation.upload_of("c1")))  # another upload: some comes back
+    for client in ("c1", "c2", "c3"):  # all others upload once: enough comes back
+        federation.take(federation.coordinator.receive(federation.upload_of(client)))
     federation.coordinator.receive(federation.upload_of("c0"))
-    assert federation.coordinator.state.version == version + 2
+    assert federation.coordinator.state.version == version + 4
+
+
+def test_an_upload_after_others_set_aside_is_as_late_as_the_first_of_them() -> None:
+    federation = joined(CDFL(), defence=replace(ALL, rise=0.0))
+    lateness = []
+    for client in ("c1", "c2", "c3", *["c0"] * 12, "c1", "c2", "c0", "c0"):
+        (reply,) = federation.coordinator.receive(federation.upload_of(client))
+        federation.tasks[client] = reply.task
+        if client == "c0":
+            lateness.append(federation.coordinator.notes.get("staleness", 0))  # of what is set aside, none
+    assert federation.coordinator.state.members["c0"].set_aside == 7
+    assert lateness == [4, *[1] * 5, *[0] * 6, 3, 0]  # after six set aside: two others came since the first of them
+    assert federation.coordinator.state.members["c0"].since == federation.coordinator.state.version
+
+
+def folds(federation: ToyFederation, clients) -> list[str]:
+    """Whose uploads were folded, of these clients, each with an upload in this order."""
+    found = []
+    for client in clients:
+        before = federation.coordinator.state.version
+        (reply,) = federation.coordinator.receive(federation.upload_of(client))
+        federation.tasks[client] = reply.task
+        found += [client] * (federation.coordinator.state.version - before)
+    return found
+
+
+@pytest.mark.parametrize(("pace", "most"), [(2.0, 150), (0.0, 1200)])
+def test_members_that_flood_do_not_earn_each_other_their_budgets_back(pace, most) -> None:
+    federation = joined(FedAsync(), 20, replace(ALL, rise=0.0, pace=pace))
+    honest, flood = [f"c{i}" for i in range(4, 20)], ["c0", "c1", "c2", "c3"]
+    folded = folds(federation, [client for member in honest * 6 for client in (*flood * 5, member)])
+    assert [folded.count(client) for client in honest] == [6] * 16
+    assert 0.9 * most < len(folded) - 96 < most  # of 1920: each its budget at once, then twice what others do
+
+
+@pytest.mark.parametrize(("active", "most"), [(8, 0), (5, 4)])
+def test_members_who_are_silent_hardly_stop_those_who_upload(active, most) -> None:
+    federation = joined(FedAsync(), 20, replace(ALL, rise=0.0))
+    clients = [f"c{i}" for i in range(active)]
+    folds(federation, clients * 20)  # until it is known that the others are silent
+    assert len(folds(federation, clients * 10)) >= 10 * active - most
 
 
 def test_claims_are_capped_where_uploads_are_weighed() -> None:
@@ -539,4 +616,5 @@ def test_every_algorithm_is_defended_and_replayed_with_the_same_bits(name) -> No
     for event in seen:
         again.replay(event)
     assert again.digest() == federation.coordinator.digest()
-    assert name == "local" or federation.coordinator.desk.ledger.uploads
+    if name not in ("local", "fedrep"):  # which send no change: the head, all that trains here, stays with its client
+        assert federation.coordinator.desk.ledger.uploads

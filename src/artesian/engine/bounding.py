@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from artesian.core import ClientId, Desk, Measured, Member, State, Task, Upload
 from artesian.engine.admission import clip_upload, origins_of
-from artesian.engine.defence import Bounded, Defence, bounded, noted, running_mean
+from artesian.engine.defence import NO_BUDGET, Bounded, Defence, bounded, noted, running_mean
 from artesian.engine.transition import Change
 
 
@@ -36,11 +36,26 @@ def spend(defence: Defence | None, change: Change, measured: Measured, member: M
 
     What it spends is its length in usual changes, which counts in the mean of that member.
     """
-    if defence is None or measured.aside:
+    if defence is None:
         return
     client, ledger = measured.upload.client, change.desk.ledger
+    if measured.aside:
+        if defence.pace and measured.aside == NO_BUDGET and member.since is None:
+            change.members[client] = replace(change.members[client], since=measured.receipt.base)
+        return
     spent = defence.outstanding(ledger, member, present) + measured.spent
-    ledger = replace(ledger, uploads=ledger.uploads + 1)
+    ledger = defence.turned(ledger, member, present, measured.spent)
     change.desk = replace(change.desk, ledger=ledger)
     stride = running_mean(member.stride, measured.spent) if defence.stride and measured.spent else member.stride
-    change.members[client] = replace(change.members[client], spent=spent, spent_at=ledger.uploads, stride=stride)
+    new = replace(change.members[client], spent=spent, spent_at=ledger.uploads, stride=stride, since=None)
+    change.members[client] = new
+
+
+def aged(measured: Measured, member: Member) -> Measured:
+    """An upload of a member that had others set aside, as late as if it were the first of them.
+
+    Methods that weigh uploads by lateness would believe a member the more, the more often it uploads.
+    """
+    if member.since is None:
+        return measured
+    return replace(measured, receipt=replace(measured.receipt, base=min(member.since, measured.receipt.base)))

@@ -27,7 +27,7 @@ from artesian.core import (
 )
 from artesian.engine.admission import check_client, check_mixture, check_retry, check_upload, check_welcome
 from artesian.engine.answering import answer
-from artesian.engine.bounding import counted, desk_noting, spend
+from artesian.engine.bounding import aged, counted, desk_noting, spend
 from artesian.engine.defence import Defence
 from artesian.engine.drawing import shown
 from artesian.engine.folding import appraise, appraise_missing, fold
@@ -141,6 +141,8 @@ class Coordinator(FederationView):
         desk = desk_noting(self.defence, self._desk, client, upload.samples, measured.length)
         change.desk = replace(desk, open=change.desk.open - 1)
         spend(self.defence, change, measured, self._members[client], self._state.present)
+        if not self.pace.in_rounds:
+            measured = aged(measured, self._members[client])
         if measured.aside:
             change.put_aside(measured, measured.aside)
         elif receipt.solo:

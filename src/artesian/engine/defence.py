@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import inf, isfinite, sqrt
+from math import ceil, inf, isfinite, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -20,10 +20,13 @@ from artesian.params import Layout, Params, distance, norm
 
 REMEMBERED = 101  # members, those with the newest uploads
 KNOWN = 5  # members whose rises must be known before a fold is judged by them
-EXHAUSTED = 0.01  # of a usual change: with less than this left, an upload is set aside
+WHOLE = 1.0  # usual change: with less than this left of a budget, an upload is set aside
+TURN = 2  # uploads by each: after so many it is counted anew how many members are active
+UNSEEN = 1.25  # times as many as came: where all upload equally often, a fifth has no upload in a turn
+ACTIVE = 1 / 3  # of the members that are present: so many count as active, at the least
 BEYOND = 1e6  # of a held-back loss: a rise that is always too far
 NEWEST = 0.25  # what the newest upload counts in the mean of a member
-BOUNDS = ("clip", "stride", "refuse", "budget", "samples", "rise", "habit", "newcomer", "harmless")
+BOUNDS = ("clip", "stride", "refuse", "budget", "pace", "samples", "rise", "habit", "newcomer", "harmless")
 NO_BUDGET = "its member has spent its budget"
 
 
@@ -34,7 +37,8 @@ class Defence:
     clip: float = 3.0  # usual changes an upload may bring; longer ones are shortened
     stride: float = field(default=1.5, metadata={BEFORE: 0.0})  # and one member's in the mean; one is always allowed
     refuse: float = 100.0  # times the model, or the usual change, beyond which an upload is refused
-    budget: float = 6.0  # usual changes of one member while every other member uploads once, on average
+    budget: float = 6.0  # usual changes that one member may bring at once
+    pace: float = field(default=2.0, metadata={BEFORE: 0.0})  # and in the long run, for each upload of a usual member
     samples: float = 3.0  # usual numbers of samples that one member may claim; more count as so many
     weights: Literal["samples", "equal"] = "samples"  # do members weigh by the samples they claim, or all the same?
     rise: float = 10.0  # usual rises of a held-back proxy loss beyond which an upload is not folded
@@ -86,9 +90,29 @@ class Defence:
         return self.budget - self.outstanding(ledger, member, present)
 
     def outstanding(self, ledger: Ledger, member: Member, present: int) -> float:
-        """What a member has spent and not got back: all of it comes back while every other member uploads once."""
-        others = ledger.uploads - member.spent_at
-        return max(0.0, member.spent - others * self.budget / max(1, present - 1))
+        """What a member has spent and not got back: `pace` comes back while every other active member uploads once.
+
+        Without a pace the whole budget does, and every member counts as active.
+        """
+        others = max(1, (active_of(ledger, present) if self.pace else present) - 1)
+        return max(0.0, member.spent - (ledger.uploads - member.spent_at) * (self.pace or self.budget) / others)
+
+    def turned(self, ledger: Ledger, member: Member, present: int, spent: float) -> Ledger:
+        """The ledger after an upload of a member that spent so much.
+
+        An upload of less than a usual change counts as its part, so nobody earns others their budgets back by many
+        small ones. How many members are active is counted in turns of a few uploads by each; it falls by a half in one
+        turn at the most, however few members begin it.
+        """
+        if not self.pace:
+            return replace(ledger, uploads=ledger.uploads + 1)
+        ledger = replace(ledger, uploads=ledger.uploads + min(1.0, spent))
+        if spent and member.spent_at <= ledger.turn:
+            ledger = replace(ledger, came=ledger.came + 1)
+        half = (ledger.active or present) / 2
+        if ledger.uploads - ledger.turn < TURN * max(ledger.came, half):
+            return ledger
+        return replace(ledger, turn=ledger.uploads, came=0, active=ceil(max(UNSEEN * ledger.came, half)))
 
 
 @dataclass(frozen=True)
@@ -114,7 +138,7 @@ def bounded(
     if not sent:
         return Bounded(upload)
     left = defence.left(ledger, member, present)
-    if left < EXHAUSTED:
+    if left < min(WHOLE, defence.budget):
         return Bounded(upload, aside=NO_BUDGET)
     unit = usual or min(sent, size)
     alone = min(sent, left * unit, defence.longest(usual, size))
@@ -131,6 +155,14 @@ def length_of(layout: Layout, params: Params, origin: Params | None) -> float:
 def size_of(layout: Layout, task: Task) -> float:
     """The length of the largest model of a task; where all are zero, that of a model whose every entry is 1."""
     return max((norm(layout, params) for params in task.models.values()), default=0.0) or sqrt(layout.trainable)
+
+
+def active_of(ledger: Ledger, present: int) -> int:
+    """How many members upload: as many as in the last turn, or in this one if that is more; at first, all.
+
+    Few that upload may also be many that flood while all others are slow. So never less than a third of all.
+    """
+    return min(present, max(ledger.came, ledger.active or present, ceil(ACTIVE * present)))
 
 
 def usual_length(ledger: Ledger) -> float | None:

@@ -74,8 +74,12 @@ def retired(snapshot: Snapshot, client: ClientId, member: Member) -> Snapshot:
 def _reverted(member: Member, then: Member | None) -> Member:
     """A member whose numbers go on and whose standing stays; all else that it did is as then."""
     if then is None:
-        return replace(member, receipt=None, mixture=None, spent=0.0, spent_at=0, stride=None, set_aside=0)
-    bounds = {name: getattr(then, name) for name in ("spent", "spent_at", "stride", "set_aside")}  # with that ledger
+        return replace(
+            member, receipt=None, mixture=None, spent=0.0, spent_at=0.0, since=None, stride=None, set_aside=0
+        )
+    bounds = {
+        name: getattr(then, name) for name in ("spent", "spent_at", "since", "stride", "set_aside")
+    }  # with that ledger
     same = replace(member, mixture=then.mixture, samples=then.samples)
     return replace(same, receipt=None, **bounds)
 
