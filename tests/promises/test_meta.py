@@ -18,7 +18,7 @@ from promises.test_p12_secrets import leaks
 from promises.test_p13_tampering import check_cut, left_behind
 from promises.test_p16_bounded_influence import ALGORITHMS, check_sequence
 from promises.test_p18_backups import check_backup
-from promises.test_p22_one_of_twenty import check_attack
+from promises.test_p22_one_of_twenty import check_attack, check_flood
 from promises.test_p23_undone import check_forgotten, check_replaced, check_revoked, check_rollbacks
 from promises.test_p24_same_answers import check_altered
 from promises.test_p26_acknowledged import check_forgeries
@@ -223,6 +223,13 @@ def test_without_a_defence_one_of_twenty_wrecks_a_federation(promise, algorithm,
     promise("meta")
     with pytest.raises((AssertionError, Refused)):
         check_attack(algorithm, attack, None)
+
+
+@pytest.mark.parametrize("algorithm", ["fedasync", "cdfl"])
+def test_without_a_pace_members_who_flood_wreck_a_federation(promise, algorithm) -> None:
+    promise("meta")
+    with pytest.raises(AssertionError, match="a flood costs"):
+        check_flood(algorithm, replace(Defence(), pace=0.0))
 
 
 def test_an_untyped_answer_is_seen() -> None:
