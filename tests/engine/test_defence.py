@@ -33,7 +33,7 @@ from artesian.testing import ToyFederation, ToyModel
 
 LAYOUT = ToyModel().layout  # three weights, one running mean, one counter
 PLAIN = Layout.of({"weight": np.zeros(3, np.float32)})
-ALL = Defence()
+ALL = Defence(budget=6.0)  # by which the numbers here were worked out
 APART = replace(ALL, newcomer=0.0)  # uploads of a fold do not count for one another
 
 

@@ -37,7 +37,7 @@ class Defence:
     clip: float = 3.0  # usual changes an upload may bring; longer ones are shortened
     stride: float = field(default=1.5, metadata={BEFORE: 0.0})  # and one member's in the mean; one is always allowed
     refuse: float = 100.0  # times the model, or the usual change, beyond which an upload is refused
-    budget: float = 6.0  # usual changes that one member may bring at once
+    budget: float = 8.0  # usual changes that one member may bring at once
     pace: float = field(default=2.0, metadata={BEFORE: 0.0})  # and in the long run, for each upload of a usual member
     samples: float = 3.0  # usual numbers of samples that one member may claim; more count as so many
     weights: Literal["samples", "equal"] = "samples"  # do members weigh by the samples they claim, or all the same?
