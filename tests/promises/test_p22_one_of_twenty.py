@@ -34,7 +34,7 @@ def test_one_of_twenty_costs_the_others_two_points_at_most(promise, figure, algo
 
 
 def check_flood(algorithm: str, defence: Defence) -> float:
-    """What two of forty cost the others that reverse their changes and upload a hundred times as often, all the time."""
+    """What two of forty cost the others that reverse their changes and upload a hundred times as often, all along."""
 
     def drawn(seed: int, *attack: str) -> float:
         chosen = load("digits-2", [f"algorithm.name={algorithm}", "world.clients=40", "uploads=400", *attack])
