@@ -92,7 +92,7 @@ class Flooded:
 def test_what_is_set_aside_is_answered_counted_and_an_alarm_after_a_few(tmp_path, caplog) -> None:
     flooded = Flooded(tmp_path / "store")
     caplog.set_level(logging.INFO, "artesian.defence")
-    for _ in range(4 + ALARM):  # 3 usual changes, then 1 three times: the whole budget
+    for _ in range(6 + ALARM):  # 3 usual changes, then 1 five times: the whole budget
         assert flooded.send("c0", 3.0).status_code == 200
     assert (flooded.metric("set_aside"), flooded.metric("suspects")) == (ALARM, 1)
     assert flooded.server.service.suspects() == ["c0"]
