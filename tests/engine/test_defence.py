@@ -606,7 +606,7 @@ def test_every_algorithm_is_defended_and_replayed_with_the_same_bits(name) -> No
     seen: list[Event] = []
     algorithm = ALGORITHMS[name]()
     federation = Crooked(algorithm, 6)
-    federation.coordinator.adopt({**federation.coordinator.settings, "defence": ALL.tree})
+    federation.coordinator.adopt({**federation.coordinator.settings, "defence": replace(ALL, budget=2.0, pace=0.5).tree})
     federation.join_all()
     first = federation.coordinator.snapshot()
     federation.coordinator.record = seen.append
@@ -618,3 +618,5 @@ def test_every_algorithm_is_defended_and_replayed_with_the_same_bits(name) -> No
     assert again.digest() == federation.coordinator.digest()
     if name not in ("local", "fedrep"):  # which send no change: the head, all that trains here, stays with its client
         assert federation.coordinator.desk.ledger.uploads
+    if not federation.coordinator.pace.in_rounds and name != "local":
+        assert any(event.set_aside for event in seen)
