@@ -122,7 +122,7 @@ class Store(OpenedStore):
     def drop_snapshots_of(self, client: str) -> set[str]:
         """Drop what holds uploads of a forgotten member among the snapshots before that; the names of their arrays."""
         before = self.forgotten()[client]
-        tainted = [at for at in self.snapshots() if at < before and self._has_answered(at, client)]
+        tainted = [at for at in self.snapshots() if at < before and self._answered(at, client)]
         with self._database():
             names = set[str]().union(*map(self._names_of, tainted))
             self._db.execute(SNAPSHOTS.delete().where(SNAPSHOTS.c.events.in_(tainted)))
@@ -170,13 +170,18 @@ class Store(OpenedStore):
         return {act.to for act in self._acts.values() if act.kind == "rollback"}
 
     def without(self, client: str) -> int | None:
-        """The newest snapshot before any upload of this client, by its event; None: there is none any more."""
-        return next((at for at in reversed(self.snapshots()) if not self._has_answered(at, client)), None)
+        """The newest snapshot in which this client is unknown, or else has not uploaded; None: there is none any more.
 
-    def _has_answered(self, at: int, client: str) -> bool:
-        """Whether a client had uploaded something when this snapshot was taken."""
+        Who is there counts in the budgets of others, also before its first upload.
+        """
+        known = {at: self._answered(at, client) for at in reversed(self.snapshots())}
+        unknown = (at for at, answered in known.items() if answered is None)
+        return next(unknown, next((at for at, answered in known.items() if answered == 0), None))
+
+    def _answered(self, at: int, client: str) -> int | None:
+        """The number of the last upload of a client when this snapshot was taken; None: it was no member."""
         member = self._snapshot_record(at)["state"]["members"].get(client)
-        return member is not None and member["answered"] > 0
+        return None if member is None else int(member["answered"])
 
     def _records(self, after: int, upto: int) -> list[tuple[int, str]]:
         query = sql.select(EVENTS.c.number, EVENTS.c.record).where(EVENTS.c.number > after, EVENTS.c.number <= upto)
