@@ -606,7 +606,8 @@ def test_every_algorithm_is_defended_and_replayed_with_the_same_bits(name) -> No
     seen: list[Event] = []
     algorithm = ALGORITHMS[name]()
     federation = Crooked(algorithm, 6)
-    federation.coordinator.adopt({**federation.coordinator.settings, "defence": replace(ALL, budget=2.0, pace=0.5).tree})
+    tight = replace(ALL, budget=2.0, pace=0.5)
+    federation.coordinator.adopt({**federation.coordinator.settings, "defence": tight.tree})
     federation.join_all()
     first = federation.coordinator.snapshot()
     federation.coordinator.record = seen.append

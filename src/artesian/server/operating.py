@@ -99,7 +99,8 @@ class Operator:
             return await self.service.act(partial(self._forget, store, client, rebuilt, done, act))
 
     def _clean_base(self, store: Store, client: ClientId) -> int:
-        base, since = store.without(client), min(store.snapshots())
+        # who is there counts in the budgets of others, also before its first upload; rounds are those that were
+        base, since = store.without(client, unknown=not self.coordinator.pace.in_rounds), min(store.snapshots())
         if base is None:
             raise NotRetained(
                 f"Client {client} uploaded before event {since}, and uploads are kept only from there on",

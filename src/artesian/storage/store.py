@@ -169,14 +169,15 @@ class Store(OpenedStore):
         """The events that rollbacks went back to."""
         return {act.to for act in self._acts.values() if act.kind == "rollback"}
 
-    def without(self, client: str) -> int | None:
-        """The newest snapshot in which this client is unknown, or else has not uploaded; None: there is none any more.
+    def without(self, client: str, unknown: bool = True) -> int | None:
+        """The newest snapshot before any upload of this client; None: there is none any more.
 
-        Who is there counts in the budgets of others, also before its first upload.
+        If it should be `unknown`, one from before it joined comes first, where there is one.
         """
-        known = {at: self._answered(at, client) for at in reversed(self.snapshots())}
-        unknown = (at for at, answered in known.items() if answered is None)
-        return next(unknown, next((at for at, answered in known.items() if answered == 0), None))
+        answered = {at: self._answered(at, client) for at in reversed(self.snapshots())}
+        before = [at for at, number in answered.items() if not number]
+        earlier = [at for at in before if answered[at] is None] if unknown else []
+        return next(iter(earlier or before), None)
 
     def _answered(self, at: int, client: str) -> int | None:
         """The number of the last upload of a client when this snapshot was taken; None: it was no member."""
