@@ -146,7 +146,7 @@ class Member:
     present: bool = True
     spent: float = 0.0  # of its budget, in usual changes, at its last upload
     spent_at: float = 0.0  # how many uploads the ledger counted then
-    since: int | None = None  # the version that its first upload set aside after its last folded one was made from
+    since: int | None = None  # the version that the first of its newest uploads set aside was made from
     stride: float | None = None  # what an upload of it spends in the mean, the newest most; None: not known
     set_aside: int = 0  # uploads of it that were answered and not folded
     quarantined: bool = False  # its uploads are recorded and answered, and not folded

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from artesian.core import ClientId, Desk, Measured, Member, State, Task, Upload
 from artesian.engine.admission import clip_upload, origins_of
-from artesian.engine.defence import NO_BUDGET, Bounded, Defence, bounded, noted, running_mean
+from artesian.engine.defence import NO_BUDGET, WHOLE, Bounded, Defence, bounded, noted, running_mean
 from artesian.engine.transition import Change
 
 
@@ -34,7 +34,9 @@ def desk_noting(defence: Defence | None, desk: Desk, client: ClientId, samples: 
 def spend(defence: Defence | None, change: Change, measured: Measured, member: Member, present: int) -> None:
     """Count an upload that is taken, and what it takes from the budget of its member, as that was before.
 
-    What it spends is its length in usual changes, which counts in the mean of that member.
+    What it spends is its length in usual changes, which counts in the mean of that member. One who had uploads set
+    aside counts as late until it brought a whole usual change, or its budget came back: else a tiny upload would make
+    the next one fresh.
     """
     if defence is None:
         return
@@ -43,12 +45,18 @@ def spend(defence: Defence | None, change: Change, measured: Measured, member: M
         if defence.pace and measured.aside == NO_BUDGET and member.since is None:
             change.members[client] = replace(change.members[client], since=measured.receipt.base)
         return
-    spent = defence.outstanding(ledger, member, present) + measured.spent
+    outstanding = defence.outstanding(ledger, member, present)
+    since = None if measured.spent >= WHOLE or not outstanding else member.since
     ledger = defence.turned(ledger, member, present, measured.spent)
     change.desk = replace(change.desk, ledger=ledger)
     stride = running_mean(member.stride, measured.spent) if defence.stride and measured.spent else member.stride
-    new = replace(change.members[client], spent=spent, spent_at=ledger.uploads, stride=stride, since=None)
-    change.members[client] = new
+    change.members[client] = replace(
+        change.members[client],
+        spent=outstanding + measured.spent,
+        spent_at=ledger.uploads,
+        stride=stride,
+        since=since,
+    )
 
 
 def aged(measured: Measured, member: Member) -> Measured:

@@ -73,15 +73,9 @@ def retired(snapshot: Snapshot, client: ClientId, member: Member) -> Snapshot:
 
 def _reverted(member: Member, then: Member | None) -> Member:
     """A member whose numbers go on and whose standing stays; all else that it did is as then."""
-    if then is None:
-        return replace(
-            member, receipt=None, mixture=None, spent=0.0, spent_at=0.0, since=None, stride=None, set_aside=0
-        )
-    bounds = {
-        name: getattr(then, name) for name in ("spent", "spent_at", "since", "stride", "set_aside")
-    }  # with that ledger
-    same = replace(member, mixture=then.mixture, samples=then.samples)
-    return replace(same, receipt=None, **bounds)
+    past = then or Member(member.samples)
+    bounds = {name: getattr(past, name) for name in ("spent", "spent_at", "since", "stride", "set_aside")}
+    return replace(member, receipt=None, mixture=past.mixture, samples=past.samples, **bounds)
 
 
 def _answers(then: Member | None) -> bool:
