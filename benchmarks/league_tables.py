@@ -83,7 +83,11 @@ def main() -> None:
         "--waiting", choices=["all", "none"], default="all", help="none: methods that wait for nobody alone"
     )
     asked = parser.parse_args()
-    known, seeds = read(asked.results), [int(seed) for seed in asked.seeds.split(",")]
+    known = read(asked.results)
+    ran = {str(seed): seed for *_, seed in known}
+    if unknown := [seed for seed in asked.seeds.split(",") if seed not in ran]:
+        parser.error(f"{asked.results} has no run of seed {', '.join(unknown)}. Its seeds are {', '.join(sorted(ran))}")
+    seeds = [ran[seed] for seed in asked.seeds.split(",")]
     methods = list(dict.fromkeys(method for _, method, _ in known))
     entered = [m for m in (STREAMS if asked.waiting == "none" else methods) if m not in VARIANTS]
     print(*used_table(known, methods, seeds), "", *rank_table(known, entered, seeds), sep="\n")
