@@ -224,6 +224,8 @@ def _names(known: Sequence[str]) -> Any:
 
 
 def _counts(text: str) -> list[int]:
+    if not all(part.isdecimal() for part in text.split(",")):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of whole numbers, such as 0,1,2")
     return [int(part) for part in text.split(",")]
 
 
