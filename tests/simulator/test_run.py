@@ -525,7 +525,7 @@ def test_a_profile_shows_what_an_algorithm_does_with_its_proxy_sets(changes, par
     experiment = load("digits-2", ["uploads=45", "world.clients=4", *changes])
     plain, run = (run_experiment(experiment, profile=profile) for profile in (False, True))
     main = run.summary["profile"]["main"]
-    assert min(main[part] for part in parts) > 0.002
+    assert min(main[part] for part in parts) > 0  # however fast the machine: what is not timed has exactly 0
     assert sum(main.values()) - main["starting"] == pytest.approx(run.summary["wall_seconds"], abs=0.5)
     assert plain.summary["client_after"] == run.summary["client_after"]
 
